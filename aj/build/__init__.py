@@ -1,0 +1,1 @@
+"""The graph: steps, engine, selection, archive, payloads, plan."""

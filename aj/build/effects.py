@@ -1,0 +1,107 @@
+"""The protocol of everything that reaches outside the build folder, and the object that forbids its writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from aj.shared.errors import ReadOnlyError
+from aj.shared.jsonio import Json
+from aj.shared.model import Emit, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that must lie at the remote under its own content address before the job is submitted."""
+
+    name: str
+    """`code` or `bootstrap`."""
+    sha256: str
+    size: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof of an upload."""
+
+    url: str
+    etag: str | None
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobReceipt:
+    """Proof of a submission."""
+
+    remote_name: str
+    portal_url: str | None
+    status: str
+    """In Azure ML's words."""
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What is sent: the payload with its real identity, and the spec that it was rendered from."""
+
+    spec: JobSpec
+    payload: Json
+    uploads: tuple[Upload, ...]
+    archive: Path
+    """The archive in the store, leased while the submission lives."""
+    archive_sha256: str
+
+
+class Effects(Protocol):
+    """One backend's reads and writes for one submission."""
+
+    def facts(self, spec: JobSpec, emit: Emit) -> Json:
+        """Read: what the payload needs to know of the remote; `{}` where that is nothing."""
+        ...
+
+    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+        """Read: the receipt of equal bytes that are already at the remote."""
+        ...
+
+    def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
+        """Write: send the file; a file that appeared meanwhile is adopted when its bytes are equal."""
+        ...
+
+    def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> JobReceipt:
+        """Write: one attempt. `SubmissionError`: surely nothing exists; `OutcomeUnknownError`: that is not sure."""
+        ...
+
+    def find(self, spec: JobSpec) -> JobReceipt | None:
+        """Read: our job by our own unique name, after a lost answer; None when it surely does not exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnly:
+    """The same reads; every write raises `ReadOnlyError`."""
+
+    inner: Effects
+
+    def facts(self, spec: JobSpec, emit: Emit) -> Json:
+        """As the inner one."""
+        return self.inner.facts(spec, emit)
+
+    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+        """As the inner one."""
+        return self.inner.present(upload, facts)
+
+    def find(self, spec: JobSpec) -> JobReceipt | None:
+        """As the inner one."""
+        return self.inner.find(spec)
+
+    def upload(self, upload: Upload, facts: Json, emit: Emit) -> NoReturn:
+        """Refused."""
+        raise ReadOnlyError(f"a plan must not upload `{upload.name}`")
+
+    def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> NoReturn:
+        """Refused."""
+        raise ReadOnlyError(f"a plan must not submit `{sealed.spec.name}`")

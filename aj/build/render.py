@@ -1,0 +1,124 @@
+"""How payloads and scripts are rendered: two Jinja2 environments in which injection is impossible by construction."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aj.shared import yaml
+from aj.shared.errors import PayloadError
+from aj.shared.jsonio import Json, canonical, read_json, sha256
+from aj.shared.model import ArchiveRecord, JobSpec, to_json
+from aj.shared.paths import shipped
+from aj.shared.schema import check
+from aj.shared.spec import describe
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SYMBOLIC_ARCHIVE = ArchiveRecord(sha256="0" * 64, size=0, files=0, tree="0" * 64, format=0)
+"""Stands for the code where a payload is rendered for review: snapshots do not follow every edit of the code."""
+
+_UNSAFE_IN_YAML = re.compile("[^\\x20-\\x7e]")
+
+
+def backend_folder(service: str) -> Path:
+    """The declarative half of a backend: its payload template, scripts and symbolic facts."""
+    return describe(service).folder or shipped("backends") / service
+
+
+def render_payload(spec: JobSpec, facts: Json, archive: ArchiveRecord) -> Json:
+    """What the backend would send for `spec`, checked by its schema; `PayloadError` names template and line.
+
+    Pure: equal arguments give an equal document on every machine. The template sees `spec`, `facts` and `archive`
+    as plain JSON.
+    """
+    folder = backend_folder(spec.service)
+    names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive)}
+    text = _render(_documents(folder), "payload.yaml.j2", names)
+    payload = yaml.load(text.encode(), f"{folder.name}/payload.yaml.j2").value
+    check(payload, describe(spec.service).payload_schema, f"the {spec.service} payload of `{spec.name}`")
+    return payload
+
+
+def render_script(service: str, name: str, names: Mapping[str, Json]) -> str:
+    """`scripts/<name>` of the backend, every expression quoted for a shell."""
+    return _render(_scripts(backend_folder(service) / "scripts"), name, names)
+
+
+def payload_sha256(payload: Json) -> str:
+    """The digest by which payloads are compared: of the canonical spelling."""
+    return sha256(canonical(payload))
+
+
+def symbolic_facts(service: str) -> Json:
+    """Placeholders, valid by the schema, for everything only a remote knows; `{}` where that is nothing."""
+    path = backend_folder(service) / "facts.json"
+    return read_json(path) if path.exists() else {}
+
+
+@cache
+def backend_digest(service: str) -> str:
+    """A digest over the backend's folder: another template renders another payload."""
+    folder = backend_folder(service)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return sha256(canonical({path.relative_to(folder).as_posix(): sha256(path.read_bytes()) for path in files}))
+
+
+def yaml_scalar(value: Any) -> str:
+    """A value as JSON that every YAML reader reads back exactly.
+
+    PyYAML joins no surrogate pairs and folds U+2028, so everything but printable ASCII is written as an escape.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _UNSAFE_IN_YAML.sub(lambda found: _escape(ord(found.group())), text)
+
+
+def _escape(point: int) -> str:
+    return f"\\U{point:08x}" if point > 0xFFFF else f"\\u{point:04x}"
+
+
+def _render(environment: Environment, name: str, names: Mapping[str, Json]) -> str:
+    from jinja2 import TemplateError as JinjaError
+
+    try:
+        return environment.get_template(name).render(names)
+    except JinjaError as error:
+        line = getattr(error, "lineno", None)
+        where = f"{name}:{line}" if line else name
+        raise PayloadError(f"the backend's template cannot be rendered: {error}", where=where) from error
+
+
+@cache
+def _documents(folder: Path) -> Environment:
+    return _environment(folder, yaml_scalar)
+
+
+@cache
+def _scripts(folder: Path) -> Environment:
+    return _environment(folder, lambda value: shlex.quote(str(value)))
+
+
+def _environment(folder: Path, spell: Any) -> Environment:
+    from jinja2 import FileSystemLoader, StrictUndefined, Undefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def finalize(value: Any) -> str:
+        if isinstance(value, Undefined):
+            str(value)  # raises with the name that is missing
+        return str(spell(value))
+
+    return ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        finalize=finalize,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

@@ -1,0 +1,162 @@
+"""How results, plans and tables look to a person; their JSON goes out as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from aj.client.console import Console, Style
+from aj.shared.jsonio import Json
+
+FILES_SHOWN = 30
+"""Changed files in a plan's text; the JSON has all."""
+_VERDICTS: Mapping[str, tuple[str, Style]] = {
+    "same": ("=", "dim"),
+    "changed": ("~", "yellow"),
+    "new": ("+", "green"),
+    "reuse": ("=", "dim"),
+    "would": (">", "cyan"),
+    "unknown": ("?", "yellow"),
+    "blocked": ("!", "red"),
+}
+Say = Callable[..., None]
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units: `812 B`, `1.2 MB`."""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 999.95 or unit == "TB":
+            break
+    return f"{value:.1f} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def show_result(say: Say, result: Mapping[str, Any]) -> None:
+    """What became of a submission and how to go on."""
+    say(f"{result['status']}  {result['name']}", "bold")
+    remote = result.get("azure_name")
+    rows = {
+        "remote": remote if remote != result["name"] else None,
+        "backend": f"{result['backend']}, {_shape(result)}",
+        "code": _code(result.get("archive")),
+        "portal": result.get("portal_url"),
+        "note": result.get("note"),
+        "follow": _follow(result),
+    }
+    for label, value in rows.items():
+        if value:
+            say(f"  {label:<8}{value}")
+
+
+def _follow(result: Mapping[str, Any]) -> str | None:
+    if result["status"] == "queued":
+        return f"aj queue wait {result.get('ticket') or result['id']}"
+    return f"aj job logs -f {result['azure_name']}" if result.get("azure_name") and not result.get("job_status") else None
+
+
+def _shape(result: Mapping[str, Any]) -> str:
+    nodes, launched = result["nodes"], result["processes_per_node"]
+    return f"{counted(nodes, 'node')} with {launched} process{'' if launched == 1 else 'es'} each"
+
+
+def _code(archive: Mapping[str, Any] | None) -> str | None:
+    if not archive:
+        return None
+    return f"{counted(archive['files'], 'file')}, {size(archive['size'])}{', reused' if archive.get('reused') else ''}"
+
+
+def show_plan(out: Console, plan: Mapping[str, Any]) -> None:
+    """The steps with verdict and reason, the changed files, the diffs, and one closing line."""
+    against = f"compared with run {plan['baseline']}" if plan["baseline"] else "nothing of it was submitted yet"
+    out.painted(f"{plan['template']} on {plan['backend']}, {against}", "bold")
+    out.data()
+    width = max(len(step["name"]) for step in plan["steps"])
+    for step in plan["steps"]:
+        sign, style = _VERDICTS[step["verdict"]]
+        out.painted(f"  {sign} {step['name']:<{width}}  {step['verdict']:<8}{_why(step)}".rstrip(), style)
+    _show_files(out, plan["archive"])
+    for name, diff in plan["diffs"].items():
+        if diff:
+            out.data()
+            out.painted(f"{name}:", "bold")
+            show_diff(out, diff)
+    out.data()
+    out.painted(closing_line(plan), "bold")
+
+
+def closing_line(plan: Mapping[str, Any]) -> str:
+    """The plan in one sentence."""
+    uploads = sum(step["bytes"] or 0 for step in plan["steps"] if step["verdict"] in ("would", "unknown"))
+    sent = f"upload {size(uploads)} and " if uploads else ""
+    if not plan["would_change"]:
+        return f"No changes: the next run would {sent}submit what run {plan['baseline']} submitted."
+    if plan["baseline"] is None:
+        return f"First run: it would {sent}submit one job."
+    return f"Changes: the next run would {sent}submit something other than run {plan['baseline']} did."
+
+
+def _why(step: Mapping[str, Any]) -> str:
+    said = [f"{why['reason'].replace('_', ' ')}: {why['detail']}" for why in step["why"]]
+    if step["name"] == "submit":
+        said = [why["detail"] for why in step["why"]]
+    elif step["verdict"] == "new":
+        said = []
+    if step["bytes"]:
+        said.insert(0, size(step["bytes"]))
+    return "; ".join(said)
+
+
+def _show_files(out: Console, archive: Mapping[str, Any]) -> None:
+    out.data()
+    out.data(f"code: {counted(archive['files'], 'file')}, {size(archive['size'])} packed, {archive['sha256'][:12]}")
+    marks: Sequence[tuple[str, str, Style]] = (("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red"))
+    for key, sign, style in marks:
+        changes = archive[key]
+        for change in changes[:FILES_SHOWN]:
+            amount = f"  {size(change['size'])}" if change["size"] is not None else ""
+            out.painted(f"  {sign} {change['path']}{amount}", style)
+        if len(changes) > FILES_SHOWN:
+            out.data(f"  {sign} … and {len(changes) - FILES_SHOWN} more")
+
+
+def show_diff(out: Console, diff: str) -> None:
+    """A unified diff, coloured line by line."""
+    styles: Mapping[str, Style] = {"+": "green", "-": "red", "@": "cyan"}
+    for line in diff.splitlines():
+        style = None if line.startswith(("+++", "---")) else styles.get(line[:1])
+        out.painted(line, *((style,) if style else ()))
+
+
+def show_fields(out: Console, document: Mapping[str, Json]) -> None:
+    """One `name  value` line each; nested values as compact JSON, absent ones left out."""
+    rows = [(name, _cell(value)) for name, value in document.items() if name != "kind" and value not in (None, {}, [])]
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        out.data(f"{name:<{width}}  {value}")
+
+
+def show_rows(out: Console, rows: Iterable[Mapping[str, Json]], columns: Sequence[str], empty: str) -> None:
+    """A table of `columns`; a line on stderr when there is nothing to show."""
+    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+    if cells:
+        out.table([column.replace("_", " ").upper() for column in columns], cells)
+    else:
+        out.say(empty)
+
+
+def _cell(value: Json) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

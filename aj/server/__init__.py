@@ -1,0 +1,1 @@
+"""The daemon: the only part that executes and submits."""

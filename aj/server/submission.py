@@ -1,0 +1,265 @@
+"""One submission in the daemon: the pure build under its lock, a plan of it, or the guarded writes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aj.build.archive import CodeChanged
+from aj.build.effects import Effects, JobReceipt, ReadOnly, Sealed, Upload
+from aj.build.engine import Outcome, bring_up_to_date
+from aj.build.generated import bootstrap, generated_files
+from aj.build.plan import (
+    Baseline,
+    archive_plan,
+    baseline_of,
+    judge,
+    judge_submit,
+    judge_upload,
+    read_baseline,
+    unknown_upload,
+    write_baseline,
+    write_listing,
+)
+from aj.build.render import render_payload, symbolic_facts
+from aj.build.select import Selection, select
+from aj.build.statcache import StatCache
+from aj.build.steps import Inputs, archive_record, graph, job_receipt, writes
+from aj.build.store import Store
+from aj.server.submit import Jobs, get_execution
+from aj.shared.errors import AjError, InputError, OutcomeUnknownError, SubmissionError
+from aj.shared.jsonio import Json, read_json, sha256
+from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, to_json
+from aj.shared.paths import Home
+from aj.shared.spec import describe, spec_from_json, spec_to_json, symbolic
+
+PACK_ATTEMPTS = 5
+"""How often a tree that changes while it is packed is scanned again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A submission that no later edit can change; journalled before the first write."""
+
+    spec: JobSpec
+    payload: Json
+    """Sealed, environment values in clear: whoever stores it clears it once it is sent."""
+    payload_sha256: str
+    """Of the payload with symbolic identity."""
+    archive: ArchiveRecord
+    reused: bool
+    """Whether the archive was in the store already."""
+    facts: Json
+    baseline: Baseline
+    notices: tuple[Notice, ...] = ()
+
+
+def frozen_to_json(frozen: Frozen) -> dict[str, Json]:
+    """For the queue's database."""
+    return {**to_json(frozen), "spec": spec_to_json(frozen.spec)}
+
+
+def frozen_from_json(document: Mapping[str, Json]) -> Frozen:
+    """The inverse of `frozen_to_json`."""
+    return Frozen(
+        **{
+            **document,
+            "spec": spec_from_json(document["spec"]),
+            "archive": ArchiveRecord(**document["archive"]),
+            "baseline": Baseline(**document["baseline"]),
+            "notices": tuple(Notice(**notice) for notice in document["notices"]),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    outcomes: Mapping[str, Outcome]
+    selection: Selection
+    notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submissions:
+    """What one project's submissions share."""
+
+    home: Home
+    store: Store
+
+    def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
+        """The pure half: whatever can fail before a write has failed when this returns.
+
+        `expect` is the payload digest of a saved plan: `InputError` when an input has moved since.
+        """
+        effects = ReadOnly(get_execution(spec.service).effects(self.home, caller))
+        with self._locked(emit):
+            build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit)
+            record = archive_record(build.outcomes["archive"].target)
+            facts = read_json(build.outcomes["facts"].step.writes)
+        baseline = baseline_of(spec, build.outcomes)
+        if expect is not None and expect != baseline.payload_sha256:
+            raise InputError("an input has moved since the plan was made", hint="run `aj plan` again and look at it")
+        return Frozen(
+            spec=spec,
+            payload=render_payload(spec, facts, record),
+            payload_sha256=baseline.payload_sha256,
+            archive=record,
+            reused=not build.outcomes["archive"].ran,
+            facts=facts,
+            baseline=baseline,
+            notices=build.notices,
+        )
+
+    def plan(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
+        """What `prepare` and `execute` would do; reads remotes, writes only the build folder."""
+        effects = ReadOnly(get_execution(spec.service).effects(self.home, caller))
+        return self._plan(spec, caller, effects, emit)
+
+    def plan_offline(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
+        """The same without any network: the last known facts, else symbolic ones; remote verdicts are `unknown`."""
+        return self._plan(spec, caller, None, emit)
+
+    def execute(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
+        """The writes. `SubmissionError` when surely nothing runs, `OutcomeUnknownError` when that cannot be known."""
+        effects = get_execution(frozen.spec.service).effects(self.home, caller)
+        with self.store.lease(frozen.archive.sha256) as archive:
+            uploads = _uploads(frozen.spec, frozen.archive, archive)
+            sealed = Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
+            folder = self._line(frozen.spec)
+            try:
+                steps = writes(sealed, effects, frozen.facts, folder / "receipts", emit)
+                receipt = job_receipt(bring_up_to_date(steps, folder / "receipts.db", emit)["submit"].target)
+            except OutcomeUnknownError as error:
+                receipt = self._look_up(frozen, effects, error, emit)
+        write_baseline(folder, frozen.baseline)
+        return result_of(frozen, receipt)
+
+    def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
+        """After a crash between send and record: adopt our job by its own name; never a second write."""
+        effects = ReadOnly(get_execution(frozen.spec.service).effects(self.home, caller))
+        error = OutcomeUnknownError(
+            f"the daemon stopped while `{frozen.spec.name}` was being submitted",
+            hint=f"look for `{frozen.spec.name}` with `aj job show {frozen.spec.identity.id}` before you run it again",
+        )
+        receipt = self._look_up(frozen, effects, error, emit)
+        write_baseline(self._line(frozen.spec), frozen.baseline)
+        return result_of(frozen, receipt)
+
+    def jobs(self, service: str) -> Jobs | None:
+        """The remote life of a backend's jobs, None where other tools manage them."""
+        jobs = get_execution(service).jobs
+        return jobs(self.home) if jobs else None
+
+    def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
+        emit(Event("note", f"the answer was lost; looking for `{frozen.spec.name}`"))
+        try:
+            receipt = effects.find(frozen.spec)
+        except AjError as failure:
+            raise error from failure
+        if receipt is None:
+            raise SubmissionError(
+                f"`{frozen.spec.name}` was not created: {error.message}", hint="nothing runs; submit it again"
+            ) from error
+        return replace(receipt, note="adopted: the job was found after its answer was lost")
+
+    def _plan(self, spec: JobSpec, caller: Caller, effects: Effects | None, emit: Emit) -> Plan:
+        folder = self._line(spec)
+        with self._locked(emit):
+            facts = (lambda: effects.facts(spec, emit)) if effects else (lambda: self._known_facts(spec))
+            build = self._build(spec, caller, facts, emit)
+            baseline = read_baseline(folder)
+            outcome = build.outcomes["archive"]
+            archive = archive_plan(self._listings, outcome, baseline)
+        found = read_json(folder / "facts.json") if effects else None
+        uploads = _uploads(spec, archive_record(outcome.target), self.store.path(archive.sha256))
+        verdicts = [
+            judge_upload(upload, effects.present(upload, found)) if effects else unknown_upload(upload)
+            for upload in uploads
+        ]
+        return judge(spec, build.outcomes, baseline, [*verdicts, judge_submit(spec)], archive, build.notices)
+
+    def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
+        folder = self._line(spec)
+        generated, notices = generated_files(caller)
+        cache = StatCache(self.home.build / "stat.cache")
+        for attempt in range(PACK_ATTEMPTS):
+            selection = select(Path(caller.cwd), self.home, spec.ignore, generated, cache, emit)
+            cache.save()
+            inputs = Inputs(symbolic(spec), selection, self.store, folder, facts)
+            try:
+                outcomes = bring_up_to_date(graph(inputs, emit), folder / "memo.db", emit)
+            except CodeChanged as error:
+                if attempt == PACK_ATTEMPTS - 1:
+                    raise
+                emit(Event("note", f"{error.message}; scanning again"))
+                continue
+            baseline = read_baseline(folder)
+            write_listing(self._listings, selection, frozenset({selection.tree, baseline.tree if baseline else ""}))
+            return _Build(outcomes, selection, (*notices, *selection.notices))
+        raise AssertionError("unreachable")
+
+    def _known_facts(self, spec: JobSpec) -> Json:
+        path = self._line(spec) / "facts.json"
+        return read_json(path) if path.exists() else symbolic_facts(spec.service)
+
+    def _line(self, spec: JobSpec) -> Path:
+        return self.home.build / "lines" / spec.template.name
+
+    @property
+    def _listings(self) -> Path:
+        return self.home.build / "trees"
+
+    @contextmanager
+    def _locked(self, emit: Emit) -> Iterator[None]:
+        """One build at a time in a project, in whatever process it runs."""
+        self.home.build.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self.home.build / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                emit(Event("wait", "another build of this project is running"))
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def result_of(frozen: Frozen, receipt: JobReceipt) -> JobResult:
+    """The result of a submission that has a receipt."""
+    spec = frozen.spec
+    return JobResult(
+        status="submitted",
+        id=spec.identity.id,
+        name=spec.name,
+        backend=spec.service,
+        template=spec.template.name,
+        nodes=spec.shape.nodes,
+        processes=spec.shape.processes,
+        processes_per_node=spec.shape.processes_per_node,
+        azure_name=receipt.remote_name,
+        portal_url=receipt.portal_url,
+        archive=archive_summary(frozen),
+        payload_sha256=frozen.payload_sha256,
+        note=receipt.note,
+    )
+
+
+def archive_summary(frozen: Frozen) -> dict[str, Json]:
+    """The `archive` object of results and records."""
+    record = frozen.archive
+    return {"sha256": record.sha256, "size": record.size, "files": record.files, "reused": frozen.reused}
+
+
+def _uploads(spec: JobSpec, record: ArchiveRecord, archive: Path) -> tuple[Upload, ...]:
+    script = bootstrap()
+    content = script.read_bytes()
+    known = {
+        "code": Upload("code", record.sha256, record.size, archive),
+        "bootstrap": Upload("bootstrap", sha256(content), len(content), script),
+    }
+    return tuple(known[name] for name in describe(spec.service).uploads)

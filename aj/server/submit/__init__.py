@@ -1,0 +1,87 @@
+"""The registry of executions: the daemon's half of each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Protocol
+
+from aj.build.effects import Effects
+from aj.shared.errors import UnknownServiceError
+from aj.shared.jsonio import Json
+from aj.shared.model import Caller
+from aj.shared.paths import Home
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """New output of one stream; `stream` is a rank or a log file's name."""
+
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """What was new since a cursor, the cursor after it, and whether nothing will follow."""
+
+    chunks: tuple[LogChunk, ...]
+    cursor: Mapping[str, int]
+    """Stream → bytes read."""
+    finished: bool
+
+
+class Jobs(Protocol):
+    """The remote life of one backend's jobs. `name` is a remote name, an AJ_ID or a unique start of one."""
+
+    def list_jobs(self) -> list[dict[str, Json]]:
+        """Newest first: id, name, azure_name, status, backend, created_at, ended_at, nodes."""
+        ...
+
+    def show(self, name: str) -> dict[str, Json]:
+        """One of them with everything known; `NotFoundError` lists near names."""
+        ...
+
+    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
+        """Output since `cursor` (`{}` for all of it), in bounded pages."""
+        ...
+
+    def cancel(self, name: str) -> str:
+        """End it; the status after. A job that has ended stays as it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What the daemon needs to know of a backend."""
+
+    effects: Callable[[Home, Caller], Effects]
+    jobs: Callable[[Home], Jobs] | None
+    """None where jobs are managed by other tools after submission."""
+
+
+_BUILT_IN = {"local": "aj.server.submit.local:EXECUTION"}
+ENTRY_POINTS = "aj.executions"
+"""Third parties register `<service> = module:EXECUTION` here, beside their description."""
+
+
+@cache
+def get_execution(service: str) -> Execution:
+    """The execution registered for `service`; `UnknownServiceError` lists the registered ones."""
+    target = _BUILT_IN.get(service) or _third_party().get(service)
+    if target is None:
+        known = ", ".join(f"`{name}`" for name in sorted({*_BUILT_IN, *_third_party()}))
+        raise UnknownServiceError(f"no execution for service `{service}`", hint=f"the registered services are {known}")
+    module, _, name = target.partition(":")
+    execution = getattr(import_module(module), name)
+    assert isinstance(execution, Execution)
+    return execution
+
+
+@cache
+def _third_party() -> Mapping[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}

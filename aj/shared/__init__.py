@@ -1,0 +1,1 @@
+"""Values and pure functions; nothing else of aj is imported here."""

@@ -1,0 +1,150 @@
+"""Every error a user can meet, with its exit code and its form on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class AjError(Exception):
+    """An error with a place and a way out.
+
+    `where` is `file:line:col`, a flag or a command; `hint` names what to do next; `status_code` and
+    `azure_code` are set when a remote said no. The concrete type survives the wire: see `to_wire`, `from_wire`.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        status_code: int | None = None,
+        azure_code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+        self.status_code = status_code
+        self.azure_code = azure_code
+
+
+class InputError(AjError):
+    """What the user wrote cannot be meant: exit code 2, nothing was changed."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class TemplateError(InputError):
+    """A template is malformed, missing, cyclic or has an unknown or ill-typed field."""
+
+
+class ShapeError(InputError):
+    """Nodes, processes or the SKU are missing, contradictory or unparseable."""
+
+
+class CommandError(InputError):
+    """The command, a flag's value or an environment entry cannot be sent exactly."""
+
+
+class CodeError(InputError):
+    """The code folder holds something that must not or cannot be packed."""
+
+
+class ConfigError(InputError):
+    """A configuration file or one of aj's own variables is invalid."""
+
+
+class UnknownServiceError(InputError):
+    """`target.service` names no registered backend."""
+
+
+class NotFoundError(InputError):
+    """No such job, ticket, record, schema or file."""
+
+
+class PayloadError(AjError):
+    """A rendered payload or a stored document violates its schema."""
+
+
+class ArchiveError(AjError):
+    """Packing failed; nothing was published."""
+
+
+class StoreError(AjError):
+    """A cached file is damaged, locked or cannot be written."""
+
+
+class ReadOnlyError(AjError):
+    """A write was attempted where only reads are allowed."""
+
+
+class DaemonError(AjError):
+    """The daemon cannot be started, reached or understood."""
+
+
+class DaemonBusyError(DaemonError):
+    """The daemon is alive but does not answer in time."""
+
+
+class ChildError(AjError):
+    """A child process failed: the message carries command, status, stdout and stderr."""
+
+
+class SubmissionError(AjError):
+    """The backend refused or failed a submission; nothing is left running."""
+
+
+class OutcomeUnknownError(AjError):
+    """A write may or may not have happened: reconcile before trying again."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class InterruptedByUser(AjError):
+    """Ctrl-C: says what goes on and how to follow it."""
+
+    exit_code: ClassVar[int] = 130
+
+
+class InternalError(AjError):
+    """A fault of aj itself; the hint names its log."""
+
+    exit_code: ClassVar[int] = 70
+
+
+def to_wire(error: AjError) -> dict[str, Any]:
+    """The `error` object of the daemon's answers and of `--json` documents (keys: json-output, openapi.yaml)."""
+    return {
+        "type": type(error).__name__,
+        "message": error.message,
+        "where": error.where,
+        "hint": error.hint,
+        "status_code": error.status_code,
+        "azure_code": error.azure_code,
+    }
+
+
+def from_wire(body: Mapping[str, Any]) -> AjError:
+    """The concrete error that `to_wire` described; a type this version does not know becomes an `AjError`."""
+    kind = _by_name().get(str(body.get("type")), AjError)
+    return kind(
+        str(body.get("message", "")),
+        where=body.get("where"),
+        hint=body.get("hint"),
+        status_code=body.get("status_code"),
+        azure_code=body.get("azure_code"),
+    )
+
+
+def _by_name() -> dict[str, type[AjError]]:
+    found: dict[str, type[AjError]] = {}
+    pending: list[type[AjError]] = [AjError]
+    while pending:
+        kind = pending.pop()
+        found[kind.__name__] = kind
+        pending.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,1 @@
+"""From a template, flags and a command to a JobSpec."""

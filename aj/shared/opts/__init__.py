@@ -1,0 +1,1 @@
+"""The typed options and description of each backend."""

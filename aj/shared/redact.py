@@ -1,0 +1,59 @@
+"""Which environment values are secret, and documents and texts without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from aj.shared.jsonio import Json, sha256
+from aj.shared.model import JobSpec
+
+_SECRET_NAME = re.compile(
+    r"(TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY|CONNSTR)(_|\Z)"
+    r"|(^|_)(PW|PWD|PASS|PAT|SAS|SIG|KEY|KEYS|AUTH|COOKIE|CREDS|PRIVATE|CONNECTION_STRING)(_|\Z)",
+    re.IGNORECASE,
+)
+STABLE_PREFIX = "AJ_"
+"""Variables of aj's own: identity and shape, never secret."""
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret by the field's habits of naming."""
+    return not name.startswith(STABLE_PREFIX) and _SECRET_NAME.search(name) is not None
+
+
+def secret_names(spec: JobSpec) -> frozenset[str]:
+    """Variables hidden in what people read: those that look secret, and every `--env`."""
+    return frozenset(name for name in spec.env if name in spec.secret_env or looks_secret(name))
+
+
+def env_names(spec: JobSpec) -> frozenset[str]:
+    """Variables hidden in what is kept on disk: all but aj's own."""
+    return frozenset(name for name in spec.env if not name.startswith(STABLE_PREFIX))
+
+
+def hide(value: str) -> str:
+    """A stand-in that differs when the value differs: 12 hex digits of its SHA-256."""
+    return f"<hidden {sha256(value.encode('utf-8', 'surrogatepass'))[:12]}>"
+
+
+def redact(document: Json, names: Collection[str]) -> Json:
+    """A copy whose `{NAME: value}` and `{name: NAME, value: value}` pairs are hidden for each of `names`."""
+    if isinstance(document, Mapping):
+        named = document.get("name") in names if isinstance(document.get("name"), str) else False
+        return {
+            key: hide(value)
+            if isinstance(value, str) and (key in names or (named and key == "value"))
+            else redact(value, names)
+            for key, value in document.items()
+        }
+    if isinstance(document, list | tuple):
+        return [redact(item, names) for item in document]
+    return document
+
+
+def redact_text(text: str, values: Iterable[str]) -> str:
+    """`text` without any of `values`; values under 4 characters are left, as they would hide half the text."""
+    for value in sorted({value for value in values if len(value) >= 4}, key=len, reverse=True):
+        text = text.replace(value, "<hidden>")
+    return text

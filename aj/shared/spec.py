@@ -1,0 +1,114 @@
+"""The registry of backend descriptions, and JobSpec's way to JSON and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aj.shared.errors import UnknownServiceError
+from aj.shared.job.naming import stable_identity
+from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Options, Shape, Source, to_json
+
+if TYPE_CHECKING:
+    from aj.shared.template.template import Template
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The pure half of a backend. Execution is registered in `aj.server.submit`."""
+
+    service: str
+    build_spec_backend: Callable[[Template], Options]
+    """Typed options from the merged template; `TemplateError` at the field that is wrong."""
+    load_spec_backend: Callable[[Mapping[str, Any]], Options]
+    """The same options from their JSON."""
+    normalize_job_name: Callable[[str], str]
+    """A legal remote name from `<base>_<8 hex>`; truncation never cuts the id."""
+    unused: Mapping[str, str]
+    """JSON pointers of template fields without effect here, with the reason: each present one is a warning."""
+    shape: Callable[[Template], Shape | None] = lambda template: None
+    """A shape that the template fixes by other means than the common fields, else None."""
+    uploads: tuple[str, ...] = ()
+    """What must lie at a remote before a submission: names out of `code`, `bootstrap`."""
+    folder: Path | None = None
+    """The backend's own declarative folder; None for `backends/<service>` of aj."""
+
+    @property
+    def payload_schema(self) -> str:
+        """The schema of this backend's payloads: a name among aj's own, or a file of the backend's folder."""
+        return f"payload-{self.service}" if self.folder is None else str(self.folder / "payload.schema.json")
+
+
+_BUILT_IN = {"local": "aj.shared.opts.local:DESCRIPTION"}
+ENTRY_POINTS = "aj.backends"
+"""Third parties register `<service> = module:DESCRIPTION` here, and the daemon's half under `aj.executions`."""
+
+
+@cache
+def describe(service: str) -> Description:
+    """The description registered for `target.service`; `UnknownServiceError` lists the registered ones."""
+    target = _BUILT_IN.get(service) or _third_party().get(service)
+    if target is None:
+        known = ", ".join(f"`{name}`" for name in services())
+        raise UnknownServiceError(f"unknown service `{service}`", hint=f"the registered services are {known}")
+    module, _, name = target.partition(":")
+    description = getattr(import_module(module), name)
+    assert isinstance(description, Description)
+    return description
+
+
+def services() -> tuple[str, ...]:
+    """The names of all registered services, sorted."""
+    return tuple(sorted({*_BUILT_IN, *_third_party()}))
+
+
+@cache
+def _third_party() -> Mapping[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+
+
+def seal(spec: JobSpec, identity: Identity) -> JobSpec:
+    """The same job under another identity: name and AJ_NAME, AJ_ID, AJ_SUBMIT_TIMESTAMP_UTC follow, nothing else."""
+    name = describe(spec.service).normalize_job_name(f"{identity.base}_{identity.id}")
+    return replace(spec, identity=identity, name=name, env={**spec.env, **stable_identity(identity, name)})
+
+
+def symbolic(spec: JobSpec) -> JobSpec:
+    """The job as its payload digest and its snapshots see it."""
+    return seal(spec, Identity.symbolic(spec.template.name))
+
+
+def spec_to_json(spec: JobSpec) -> dict[str, Any]:
+    """The `jobspec` document (schemas/jobspec.schema.json)."""
+    document = to_json(spec)
+    assert isinstance(document, dict)
+    return document
+
+
+def spec_from_json(document: Mapping[str, Any]) -> JobSpec:
+    """The inverse of `spec_to_json`, with `backend_spec` typed by its service."""
+    template = document["template"]
+    return JobSpec(
+        **{
+            **document,
+            "identity": Identity(**document["identity"]),
+            "shape": Shape(**document["shape"]),
+            "setup": tuple(document["setup"]),
+            "argv": tuple(document["argv"]),
+            "secret_env": tuple(document["secret_env"]),
+            "storage": tuple(Mount(**mount) for mount in document["storage"]),
+            "ignore": tuple(document["ignore"]),
+            "backend_spec": describe(document["service"]).load_spec_backend(document["backend_spec"]),
+            "template": MergedTemplate(
+                name=template["name"],
+                raw=template["raw"],
+                sources=tuple(Source(**source) for source in template["sources"]),
+            ),
+        }
+    )

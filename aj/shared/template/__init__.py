@@ -1,0 +1,1 @@
+"""From YAML files to one merged, checked template."""

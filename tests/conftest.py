@@ -1,0 +1,31 @@
+"""What every test shares: where the project lies, and how much chance the property tests may take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+PROJECT = Path(__file__).parents[1]
+CONTRACTS = PROJECT.parent / "shared" / "contracts"
+
+_COMMON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
+settings.register_profile("stable", derandomize=True, deadline=None, suppress_health_check=_COMMON)
+settings.register_profile("random", deadline=None, suppress_health_check=_COMMON, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("AJ_TEST_PROFILE", "stable"))
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    """The root of the checkout."""
+    return PROJECT
+
+
+@pytest.fixture(scope="session")
+def contracts() -> Path:
+    """The folder of official schemas and recorded answers; tests that read it skip where it is absent."""
+    if not CONTRACTS.is_dir():
+        pytest.skip(f"no contracts beside the project at {CONTRACTS}")
+    return CONTRACTS
