@@ -50,7 +50,8 @@ def task_test() -> dict[str, Any]:
 def task_snapshots() -> dict[str, Any]:
     """Rewrite the golden files; review them with `git diff fixtures`."""
     return _chore(
-        f"{sys.executable} -m pytest -q tests/e2e/test_fixtures_golden.py --snapshot-update", doc="golden files"
+        f"{sys.executable} -m pytest -q tests/e2e/test_fixtures_golden.py --snapshot-update --allow-snapshot-deletion",
+        doc="golden files",
     )
 
 

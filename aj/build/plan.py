@@ -175,8 +175,8 @@ def _target_digest(outcome: Outcome) -> str:
 def _diff(name: str, baseline: Baseline | None, current: Baseline) -> str:
     if baseline is None:
         return ""
-    old, new = (canonical(getattr(side, name)).decode().splitlines(keepends=True) for side in (baseline, current))
-    return "".join(difflib.unified_diff(old, new, f"{name} of {baseline.id}", f"{name} now"))
+    old, new = (canonical(getattr(side, name)).decode().split("\n") for side in (baseline, current))
+    return "\n".join(difflib.unified_diff(old, new, f"{name} of {baseline.id}", f"{name} now", lineterm=""))
 
 
 def _shown(path: bytes) -> str:

@@ -29,7 +29,9 @@ class Call:
         try:
             return Path.cwd()
         except OSError as error:
-            raise ConfigError(f"the current folder cannot be read: {error.strerror}", hint="change to a folder that exists") from error
+            raise ConfigError(
+                f"the current folder cannot be read: {error.strerror}", hint="change to a folder that exists"
+            ) from error
 
     @property
     def home(self) -> Home:
@@ -38,9 +40,17 @@ class Call:
 
     def connect(self) -> Client:
         """The daemon of this user for this project, started when none runs."""
+        from aj.client.progress import progress
         from aj.sdk import connect
 
-        return connect(self.home.root, env=self.env, start=True)
+        with progress(self.console) as emit:
+            return connect(self.home.root, env=self.env, emit=emit)
+
+    def running(self) -> Client:
+        """The daemon that runs; `DaemonNotRunningError` when none does."""
+        from aj.sdk import connect
+
+        return connect(self.home.root, env=self.env, start=False)
 
     def caller(self) -> Caller:
         """The caller's world for the daemon."""

@@ -60,8 +60,9 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples as they are typed, and what the exit codes mean."""
+        del ctx
         _block(formatter, "Examples", self.examples)
-        _block(formatter, "Exit codes", [self.exits] if self.exits else ())
+        _block(formatter, "Exit codes", [line for line in self.exits.split("; ") if line])
 
 
 class Group(click.Group):
@@ -69,7 +70,9 @@ class Group(click.Group):
 
     command_class = Command
 
-    def __init__(self, *args: Any, lazy: Mapping[str, Mapping[str, tuple[str, str]]] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, lazy: Mapping[str, Mapping[str, tuple[str, str]]] | None = None, **kwargs: Any
+    ) -> None:
         kwargs["context_settings"] = HELP | kwargs.get("context_settings", {})
         super().__init__(*args, **kwargs)
         self.lazy = lazy or {}
@@ -81,6 +84,7 @@ class Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of their declaration."""
+        del ctx
         return [*self._targets, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -92,7 +96,9 @@ class Group(click.Group):
             return command
         return super().get_command(ctx, cmd_name)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with near names for an unknown one."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self.list_commands(ctx):
@@ -121,7 +127,7 @@ def usage_error(error: click.UsageError) -> UsageError:
         hint = suggestion(error.option_name, known) or see_help
         return UsageError(f"unknown option `{error.option_name}`", where=path, hint=hint)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return UsageError("a command is missing", where=path, hint=see_help)
+        return UsageError("missing command", where=path, hint=see_help)
     message = error.format_message().rstrip(".")
     return UsageError(_backticks(message[:1].lower() + message[1:]), where=path, hint=see_help)
 
@@ -142,7 +148,7 @@ def _answering_help(option: click.Option | None) -> click.Option | None:
     return option
 
 
-def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         text = ctx.get_help()
         raise Answered(Answer({"kind": "help", "command": ctx.command_path, "text": text}, lambda out: out.data(text)))

@@ -16,13 +16,19 @@ def read_config(home: Home) -> dict[str, Json]:
     except FileNotFoundError:
         return {}
     except NotADirectoryError as error:
-        raise ConfigError("AJ_HOME is not a folder", where=str(home.root), hint="move the file away, then `aj init`") from error
+        raise ConfigError(
+            "AJ_HOME is not a folder", where=str(home.root), hint="move the file away, then `aj init`"
+        ) from error
     except ValueError as error:
-        raise ConfigError(f"not valid JSON: {error}", where=str(home.config), hint="correct it, or remove it") from error
+        raise ConfigError(
+            f"not valid JSON: {error}", where=str(home.config), hint="correct it, or remove it"
+        ) from error
     name = document.get("template", "") if isinstance(document, dict) else None
     if not isinstance(name, str):
         raise ConfigError(
-            "the configuration must be a JSON object, its `template` a text", where=str(home.config), hint="see `aj schema config`"
+            "the configuration must be a JSON object, its `template` a text",
+            where=str(home.config),
+            hint="see `aj schema config`",
         )
     assert isinstance(document, dict)
     return document
@@ -30,6 +36,6 @@ def read_config(home: Home) -> dict[str, Json]:
 
 def change_config(home: Home, changes: Mapping[str, Json]) -> dict[str, Json]:
     """Write `changes` over the configuration, atomically; None removes a key. The new configuration."""
-    document = {key: value for key, value in (read_config(home) | changes).items() if value is not None}
+    document = {key: value for key, value in {**read_config(home), **changes}.items() if value is not None}
     write_file(home.config, canonical(document), mode=0o644)
     return document

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
-from aj.shared.errors import AjError
+from aj.shared.errors import AjError, to_wire
 from aj.shared.jsonio import Json
-from aj.shared.model import Notice
+
+if TYPE_CHECKING:
+    from aj.shared.model import Notice
 
 Style = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
 _CODES: Mapping[Style, str] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -103,7 +106,9 @@ class Console:
         self._guard(self.err.flush)
 
     def _labelled(self, label: str, colour: Style, message: str, where: str | None, hint: str | None) -> None:
-        paint = lambda text, *styles: self._paint(self.err, text, styles)  # noqa: E731
+        def paint(text: str, *styles: Style) -> str:
+            return self._paint(self.err, text, styles)
+
         lines = [f"{paint(label + ':', 'bold', colour)} {paint(message)}"]
         if where:
             lines.append(f"  {paint('-->', 'bold', 'cyan')} {paint(where)}")
@@ -144,6 +149,14 @@ class Console:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def failure(error: AjError, exit_code: int | None = None) -> Answer:
+    """The `error` document, and the same in words on stderr; `exit_code` where it is not the error's own."""
+    code = error.exit_code if exit_code is None else exit_code
+    return Answer({"kind": "error", "error": to_wire(error)}, lambda out: out.error(error), code)
+
+
 def standard(env: Mapping[str, str], *, machine: bool) -> Console:
     """The console of this process."""
-    return Console(env, sys.stdout, sys.stderr, machine=machine)
+    # a stream that was closed before we began is None
+    out, err = (stream or io.TextIOWrapper(io.BytesIO()) for stream in (sys.stdout, sys.stderr))
+    return Console(env, out, err, machine=machine)

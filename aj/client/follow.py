@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from aj.sdk import Client
+from typing import Any, Protocol
 
 QUICK_SECONDS = 0.05
 SLOW_SECONDS = 1.0
@@ -16,79 +13,76 @@ SLOW_SECONDS = 1.0
 TAIL_LINES = 20
 
 
+class Logs(Protocol):
+    """The part of the SDK's client that gives a job's output."""
+
+    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
+        """A page: chunks [{stream, text}], the cursor for the next page, finished."""
+        ...
+
+
 @dataclass(slots=True)
 class Follower:
-    """Reads one job's output. `write` gets whole lines; `prefixed` puts `RANK | ` in front of each."""
+    """Reads one job's output and gives whole lines to `write`; `prefixed` puts the rank in front of each."""
 
-    client: Client
+    client: Logs
     name: str
     write: Callable[[str], None]
     prefixed: bool
+    tails: dict[str, str] = field(default_factory=dict)
+    """The last lines of each stream so far."""
     _cursor: Mapping[str, int] = field(default_factory=dict)
-    _partial: dict[str, str] = field(default_factory=dict)
+    _begun: dict[str, str] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
         """Everything until the job has ended."""
         pause = QUICK_SECONDS
-        while not self.page():
-            time.sleep(pause)
-            pause = QUICK_SECONDS if self._partial_grew else min(pause * 1.5, SLOW_SECONDS)
+        while True:
+            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
+            self._take(page)
+            if page["finished"]:
+                return
+            if page["chunks"]:
+                pause = QUICK_SECONDS
+            else:
+                time.sleep(pause)
+                pause = min(pause * 1.5, SLOW_SECONDS)
 
-    _partial_grew: bool = False
+    def so_far(self) -> bool:
+        """Everything that is there now; True when nothing will follow."""
+        while True:
+            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
+            self._take(page)
+            if page["finished"] or not page["chunks"]:
+                self._end_lines()
+                return bool(page["finished"])
 
-    def page(self) -> bool:
-        """What is new; True when nothing will follow."""
-        page = self.client.job_logs(self.name, self._cursor)
+    def _take(self, page: Mapping[str, Any]) -> None:
         self._cursor = page["cursor"]
-        self._partial_grew = bool(page["chunks"])
         for chunk in page["chunks"]:
-            self._take(chunk["stream"], chunk["text"])
+            whole, newline, rest = (self._begun.pop(chunk["stream"], "") + chunk["text"]).rpartition("\n")
+            if newline:
+                self._write(chunk["stream"], whole)
+            if rest:
+                self._begun[chunk["stream"]] = rest
         if page["finished"]:
-            self._flush()
-        return bool(page["finished"])
+            self._end_lines()
 
-    def _take(self, stream: str, text: str) -> None:
-        whole, newline, rest = (self._partial.pop(stream, "") + text).rpartition("\n")
-        if newline:
-            self._write(stream, whole + newline)
-        if rest:
-            self._partial[stream] = rest
+    def _end_lines(self) -> None:
+        for stream, text in sorted(self._begun.items()):
+            self._write(stream, text)
+        self._begun.clear()
 
-    def _flush(self) -> None:
-        for stream, text in sorted(self._partial.items()):
-            self._write(stream, text + "\n")
-        self._partial.clear()
-
-    def _write(self, stream: str, text: str) -> None:
-        if self.prefixed:
-            text = "".join(f"{stream} | {line}\n" for line in text.removesuffix("\n").split("\n"))
-        self.write(text)
+    def _write(self, stream: str, lines: str) -> None:
+        self.tails[stream] = tail(f"{self.tails[stream]}\n{lines}" if stream in self.tails else lines)
+        self.write(labelled(stream, lines) if self.prefixed else lines + "\n")
 
 
-def whole_log(client: Client, name: str) -> tuple[dict[str, str], bool]:
-    """All output so far by stream, and whether it is complete."""
-    texts: dict[str, str] = {}
-    cursor: Mapping[str, int] = {}
-    while True:
-        page: Mapping[str, Any] = client.job_logs(name, cursor)
-        for chunk in page["chunks"]:
-            texts[chunk["stream"]] = texts.get(chunk["stream"], "") + chunk["text"]
-        if page["finished"] or not page["chunks"]:
-            return texts, bool(page["finished"])
-        cursor = page["cursor"]
+def labelled(stream: str, lines: str) -> str:
+    """`RANK | ` in front of each line."""
+    return "".join(f"{stream} | {line}\n" for line in lines.split("\n"))
 
 
-def joined(texts: Mapping[str, str]) -> str:
-    """The streams one after the other, each line with its rank where there are several."""
-    lines: list[str] = []
-    Follower(None, "", lines.append, len(texts) > 1)  # type: ignore[arg-type]
-    for stream, text in sorted(texts.items(), key=lambda item: (len(item[0]), item[0])):
-        if len(texts) > 1:
-            text = "".join(f"{stream} | {line}\n" for line in text.removesuffix("\n").split("\n"))
-        lines.append(text)
-    return "".join(lines)
-
-
-def tail(text: str) -> str:
-    """The last lines of a log."""
-    return "\n".join(text.rstrip("\n").split("\n")[-TAIL_LINES:])
+def tail(lines: str) -> str:
+    """The last lines of a text without a final newline."""
+    return "\n".join(lines.split("\n")[-TAIL_LINES:])

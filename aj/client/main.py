@@ -12,8 +12,8 @@ import click
 from aj import __version__
 from aj.client.call import Call
 from aj.client.commands import Answered, Group, usage_error
-from aj.client.console import Answer, HungUp, standard
-from aj.shared.errors import AjError, ConfigError, InternalError, InterruptedByUser, StoreError, to_wire
+from aj.client.console import Answer, HungUp, failure, standard
+from aj.shared.errors import AjError, ConfigError, InternalError, InterruptedByUser, StoreError
 from aj.shared.paths import cache_home, environment
 
 HUNG_UP = 141
@@ -46,7 +46,7 @@ _COMMANDS = {
 }
 
 
-def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         document = {"kind": "version", "version": __version__}
         raise Answered(Answer(document, lambda out: out.data(f"aj {__version__}")))
@@ -57,8 +57,17 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     lazy=_COMMANDS,
     epilog="Options of `aj` itself come before the command. `aj COMMAND --help` tells more about each.",
 )
-@click.option("--json", "machine", is_flag=True, help="Print one JSON document on stdout, failures too (AJ_OUTPUT=json).")
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version and exit.")
+@click.option(
+    "--json", "machine", is_flag=True, help="Print one JSON document on stdout, failures too (AJ_OUTPUT=json)."
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 @click.pass_obj
 def aj(call: Call, machine: bool) -> None:
     """Submit training jobs like a build tool: a graph of content-addressed steps, then a few guarded writes."""
@@ -89,11 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code if isinstance(error, AjError) else InterruptedByUser.exit_code
 
 
-def failure(error: AjError) -> Answer:
-    """The `error` document, and the same in words on stderr."""
-    return Answer({"kind": "error", "error": to_wire(error)}, lambda out: out.error(error), error.exit_code)
-
-
 def _invoke(words: list[str], call: Call) -> Answer:
     try:
         with aj.make_context("aj", words, obj=call) as ctx:
@@ -101,7 +105,8 @@ def _invoke(words: list[str], call: Call) -> Answer:
     except Answered as answered:
         return answered.answer
     except click.exceptions.NoArgsIsHelpError as missing:
-        return replace(failure(usage_error(missing)), show=lambda out: out.say(missing.message))
+        text = missing.message
+        return replace(failure(usage_error(missing)), show=lambda out: out.say(text))
     assert isinstance(answer, Answer)
     return answer
 
@@ -129,6 +134,7 @@ def _bug(error: Exception, env: Mapping[str, str]) -> InternalError:
     from aj.shared.clock import new_id
     from aj.shared.jsonio import write_file
 
+    said = "".join(traceback.format_exception_only(error)).strip()
     text = "".join(traceback.format_exception(error))
     if env.get("AJ_DEBUG") == "1":
         sys.stderr.write(text)
@@ -136,5 +142,5 @@ def _bug(error: Exception, env: Mapping[str, str]) -> InternalError:
     try:
         write_file(log, text.encode("utf-8", "backslashreplace"))
     except OSError as unwritable:
-        return InternalError(f"{type(error).__name__}: {error}", hint=f"AJ_DEBUG=1 shows the traceback; its log cannot be written: {unwritable}")
-    return InternalError(f"{type(error).__name__}: {error}", hint=f"a fault of aj; the traceback is in `{log}`")
+        return InternalError(said, hint=f"AJ_DEBUG=1 shows the traceback; its log cannot be written: {unwritable}")
+    return InternalError(said, hint=f"a fault of aj; the traceback is in `{log}`")

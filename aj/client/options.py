@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,32 +14,22 @@ from click.shell_completion import CompletionItem
 from aj.client.call import Call
 from aj.client.commands import UsageError
 from aj.client.config import read_config
-from aj.shared.errors import AjError, CommandError
+from aj.shared.errors import AjError
 
 if TYPE_CHECKING:
     from aj.shared.job.build import Built
     from aj.shared.model import Identity
+    from aj.shared.template.template import Template
 
 SECTIONS = {
     "What to run": ("template", "env"),
     "Shape": ("nodes", "processes", "processes_per_node"),
 }
+PLACEHOLDER = ("echo", "COMMAND")
+"""Stands for the command line where there is none."""
 COMMAND_SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
 """The first word that is no option begins COMMAND; everything after it is the command's own."""
 _F = TypeVar("_F", bound=Callable[..., Any])
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-
-class Count(click.ParamType):
-    """A whole number from 1, in ASCII digits."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`2` and not `0`, `-1`, `1_0` or a digit of another script."""
-        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) and int(value) > 0:
-            return int(value)
-        self.fail(f"`{value}` is not a whole number from 1", param, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +50,16 @@ class JobWords:
 
 def job_options(command: _F) -> _F:
     """Declare the options and COMMAND; the function gets them as keywords for `job_words`."""
-    for decorate in (
-        click.argument("argv", metavar="COMMAND [ARGS]...", nargs=-1, type=click.UNPROCESSED),
-        click.option("--env", metavar="NAME[=VALUE]", multiple=True, help="Set a variable in the job; NAME alone takes yours. Hidden in every text."),
-        click.option("--ppn", "--processes-per-node", "processes_per_node", type=Count(), metavar="N", help="Launcher processes on each node, else the template's, else 1."),
-        click.option("-p", "--processes", "--gpn", "--gpus-per-node", "processes", type=Count(), metavar="N", help="Per-node selector of the SKU: GPUs of a G SKU, size tier of a C SKU; else the template's."),
-        click.option("-n", "--nodes", type=Count(), metavar="N", help="Nodes, else the template's `jobs[0].instance_count`."),
-        click.option("-t", "--template", metavar="NAME", shell_complete=complete_template, help="Leaf template; may be left out after `aj config template NAME`."),
-    ):  # fmt: skip
+    for decorate in reversed(_JOB_OPTIONS):
         command = decorate(command)
     return command
 
 
 def job_words(call: Call, *, argv: tuple[str, ...], env: tuple[str, ...], **shape: Any) -> JobWords:
     """The options as values; `CommandError` for an `--env` that says nothing."""
-    return JobWords(argv=argv, env=dict(_variable(text, call.env) for text in env), **shape)
+    from aj.shared.job.environment import parse_env
+
+    return JobWords(argv=argv, env=parse_env(env, call.env), **shape)
 
 
 def build(call: Call, words: JobWords, identity: Identity) -> Built:
@@ -92,28 +78,44 @@ def build(call: Call, words: JobWords, identity: Identity) -> Built:
     return build_spec(load_template(call.home, chosen_template(call, words)), invocation, identity)
 
 
+def stand_in(template: Template) -> tuple[Built, dict[str, int]]:
+    """The job of a template without a command line, and what had to be assumed: 1 where it leaves its shape open."""
+    from aj.shared.job.build import Invocation, build_spec
+    from aj.shared.model import Identity
+
+    keys: Mapping[str, tuple[str | int, ...]] = {
+        "nodes": ("jobs", 0, "instance_count"),
+        "processes": ("target", "gpus_per_node"),
+    }
+    assumed = {name: 1 for name, key in keys.items() if template.get(*key) is None}
+    invocation = Invocation(PLACEHOLDER, Path("/"), assumed.get("nodes"), assumed.get("processes"))
+    return build_spec(template, invocation, Identity.symbolic(template.name)), assumed
+
+
 def chosen_template(call: Call, words: JobWords) -> str:
     """`-t`, else the configured template; `UsageError` naming both ways, also for a missing COMMAND."""
     name = words.template or read_config(call.home).get("template")
     if not isinstance(name, str) or not name:
         raise UsageError(
-            "no template was named", where="-t", hint="give `-t NAME`, or set one for this project by `aj config template NAME`"
+            "no template was named",
+            where="-t",
+            hint="give `-t NAME`, or set one for this project by `aj config template NAME`",
         )
     if not words.argv:
         raise UsageError("COMMAND is missing", where="aj", hint="for example `aj run -t local python train.py`")
     return name
 
 
-def fresh_identity(call: Call, words: JobWords) -> Identity:
-    """A new id, the base name of this call and the time."""
-    from aj.shared.clock import new_id, now_utc
+def fresh_identity(call: Call, words: JobWords, aj_id: str) -> Identity:
+    """The id with the base name of this call and the time."""
+    from aj.shared.clock import now_utc
     from aj.shared.job.naming import job_base_name
     from aj.shared.model import Identity
 
-    return Identity(new_id(), job_base_name(call.env.get("AJ_NAME"), call.cwd, words.argv), now_utc())
+    return Identity(aj_id, job_base_name(call.env.get("AJ_NAME"), call.cwd, words.argv), now_utc())
 
 
-def complete_template(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def complete_template(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The project's template names; nothing where they cannot be read."""
     from aj.shared.template.template import template_names
 
@@ -125,12 +127,40 @@ def complete_template(ctx: click.Context, param: click.Parameter, incomplete: st
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def _variable(text: str, env: Mapping[str, str]) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not _VARIABLE.match(name):
-        raise CommandError(f"`{name}` is not a variable's name", where="--env", hint="write `--env NAME=VALUE`")
-    if equals:
-        return name, value
-    if name not in env:
-        raise CommandError(f"`{name}` is not set here", where="--env", hint=f"export it, or write `--env {name}=VALUE`")
-    return name, env[name]
+def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """An option's callback: `2` and not `0`, `-1`, `1_0` or a digit of another script."""
+    if value is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) == 0:
+        raise click.BadParameter(f"`{value}` is not a whole number from 1")
+    return int(value)
+
+
+def _number(*names: str, text: str) -> Callable[[Any], Any]:
+    return click.option(*names, callback=whole_number, metavar="N", help=text)
+
+
+_JOB_OPTIONS = (
+    click.option(
+        *("-t", "--template"),
+        metavar="NAME",
+        shell_complete=complete_template,
+        help="Leaf template; may be left out after `aj config template NAME`.",
+    ),
+    _number("-n", "--nodes", text="Nodes, else the template's `jobs[0].instance_count`."),
+    _number(
+        *("-p", "--processes", "--gpn", "--gpus-per-node", "processes"),
+        text="Per-node selector of the SKU: GPUs of a G SKU, size tier of a C SKU; else the template's.",
+    ),
+    _number(
+        *("--ppn", "--processes-per-node", "processes_per_node"),
+        text="Launcher processes on each node, else the template's, else 1.",
+    ),
+    click.option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="Set a variable in the job; NAME alone takes yours. The value is hidden in every text.",
+    ),
+    click.argument("argv", metavar="COMMAND [ARGS]...", nargs=-1, type=click.UNPROCESSED),
+)

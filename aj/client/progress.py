@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from aj.client.console import Console
 from aj.shared.clock import monotonic
-from aj.shared.model import Emit, Event, Notice
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from aj.shared.model import Emit, Event
 
 PATIENCE_SECONDS = 0.3
 """What is quicker draws nothing: no flicker, and rich is not even imported."""
@@ -28,6 +29,8 @@ def progress(console: Console) -> Iterator[Emit]:
     def emit(event: Event) -> None:
         if event.kind == "warning":
             shown.pause()
+            from aj.shared.model import Notice
+
             console.warn(Notice(event.detail))
         elif event.kind in ("note", "wait"):
             shown.pause()
@@ -61,9 +64,11 @@ class _Bars:
         self._console = console
         self._live: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._began: dict[str, tuple[float, int]] = {}
         self._from = monotonic() + PATIENCE_SECONDS
 
     def update(self, event: Event) -> None:
+        since, before = self._began.setdefault(event.kind, (monotonic(), event.completed or 0))
         if self._live is None:
             if monotonic() < self._from:
                 return
@@ -71,7 +76,8 @@ class _Bars:
         task = self._tasks.get(event.kind)
         if task is None:
             task = self._tasks[event.kind] = self._live.add_task(event.kind, total=event.total, said="")
-        self._live.update(task, completed=event.completed, total=event.total, said=_counted(event))
+        rate = _rate((event.completed or 0) - before, monotonic() - since) if event.kind in _BYTES else ""
+        self._live.update(task, completed=event.completed, total=event.total, said=_counted(event) + rate)
 
     def pause(self) -> None:
         if self._live is not None:
@@ -93,6 +99,12 @@ class _Bars:
         )
         live.start()
         return live
+
+
+def _rate(amount: int, seconds: float) -> str:
+    from aj.client.show import size
+
+    return f", {size(int(amount / seconds))}/s" if amount > 0 and seconds > 0 else ""
 
 
 def _sentence(event: Event) -> str:

@@ -59,7 +59,9 @@ def show_result(say: Say, result: Mapping[str, Any]) -> None:
 def _follow(result: Mapping[str, Any]) -> str | None:
     if result["status"] == "queued":
         return f"aj queue wait {result.get('ticket') or result['id']}"
-    return f"aj job logs -f {result['azure_name']}" if result.get("azure_name") and not result.get("job_status") else None
+    return (
+        f"aj job logs -f {result['azure_name']}" if result.get("azure_name") and not result.get("job_status") else None
+    )
 
 
 def _shape(result: Mapping[str, Any]) -> str:
@@ -117,14 +119,18 @@ def _why(step: Mapping[str, Any]) -> str:
 def _show_files(out: Console, archive: Mapping[str, Any]) -> None:
     out.data()
     out.data(f"code: {counted(archive['files'], 'file')}, {size(archive['size'])} packed, {archive['sha256'][:12]}")
-    marks: Sequence[tuple[str, str, Style]] = (("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red"))
+    marks: Sequence[tuple[str, str, Style]] = (
+        ("added", "+", "green"),
+        ("changed", "~", "yellow"),
+        ("removed", "-", "red"),
+    )
     for key, sign, style in marks:
         changes = archive[key]
         for change in changes[:FILES_SHOWN]:
             amount = f"  {size(change['size'])}" if change["size"] is not None else ""
             out.painted(f"  {sign} {change['path']}{amount}", style)
         if len(changes) > FILES_SHOWN:
-            out.data(f"  {sign} … and {len(changes) - FILES_SHOWN} more")
+            out.data(f"  {sign} ... and {len(changes) - FILES_SHOWN} more")
 
 
 def show_diff(out: Console, diff: str) -> None:

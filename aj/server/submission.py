@@ -184,7 +184,7 @@ class Submissions:
 
     def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
         folder = self._line(spec)
-        generated, notices = generated_files(caller)
+        generated, notices = generated_files(self.home, caller)
         cache = StatCache(self.home.build / "stat.cache")
         for attempt in range(PACK_ATTEMPTS):
             selection = select(Path(caller.cwd), self.home, spec.ignore, generated, cache, emit)

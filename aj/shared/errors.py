@@ -74,6 +74,10 @@ class ArchiveError(AjError):
     """Packing failed; nothing was published."""
 
 
+class CodeChanged(ArchiveError):
+    """A file is no longer what was selected: select again, then pack again."""
+
+
 class StoreError(AjError):
     """A cached file is damaged, locked or cannot be written."""
 
@@ -88,6 +92,22 @@ class DaemonError(AjError):
 
 class DaemonBusyError(DaemonError):
     """The daemon is alive but does not answer in time."""
+
+
+class DaemonNotRunningError(DaemonError):
+    """No daemon serves: none runs and none was to be started, or it is stopping and took nothing on."""
+
+
+class RequestError(InputError):
+    """A request to the daemon is malformed."""
+
+
+class ConflictError(AjError):
+    """The request does not fit the present state, such as canceling what has ended; nothing was changed."""
+
+
+class WaitTimeoutError(AjError):
+    """What was waited for has not ended in the given time; it goes on."""
 
 
 class ChildError(AjError):

@@ -5,17 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+_INVISIBLE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict with text keys."""
 
 
 def canonical(value: Json) -> bytes:
-    """The one spelling of a JSON value: sorted keys, two blanks of indent, UTF-8, a final newline, no NaN."""
-    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """The one spelling of a JSON value: sorted keys, two blanks of indent, UTF-8, a final newline, no NaN.
+
+    What a reviewer could not see (controls, directions, line separators, lone surrogates) is written as an escape.
+    """
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    return (_INVISIBLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text) + "\n").encode()
 
 
 def compact(value: Json) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from aj.shared.jsonio import Json
 
@@ -67,7 +67,7 @@ class MergedTemplate:
 class Options(Protocol):
     """A backend's typed options: a frozen dataclass of JSON-able fields."""
 
-    __dataclass_fields__: Any
+    __dataclass_fields__: ClassVar[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def socket_path(runtime: Path) -> Path:
     if len(os.fsencode(direct)) <= SOCKET_PATH_LIMIT:
         return direct
     tag = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
-    return _private_temporary() / f"{tag}.sock"
+    return Path("/tmp") / f"aj-{os.getuid()}" / f"{tag}.sock"  # not TMPDIR: it may be long, or differ between two clients
 
 
 def _private_temporary() -> Path:

@@ -13,6 +13,8 @@ _SECRET_NAME = re.compile(
     r"|(^|_)(PW|PWD|PASS|PAT|SAS|SIG|KEY|KEYS|AUTH|COOKIE|CREDS|PRIVATE|CONNECTION_STRING)(_|\Z)",
     re.IGNORECASE,
 )
+ENVIRONMENTS = ("env", "env_defaults", "environmentVariables")
+"""The keys under which templates, specs and payloads write an environment."""
 STABLE_PREFIX = "AJ_"
 """Variables of aj's own: identity and shape, never secret."""
 
@@ -38,18 +40,31 @@ def hide(value: str) -> str:
 
 
 def redact(document: Json, names: Collection[str]) -> Json:
-    """A copy whose `{NAME: value}` and `{name: NAME, value: value}` pairs are hidden for each of `names`."""
+    """A copy in which the values of `names` are hidden wherever an environment is written, and nowhere else.
+
+    An environment is a mapping, or a list of `{name, value}`, under one of `ENVIRONMENTS`.
+    """
     if isinstance(document, Mapping):
-        named = document.get("name") in names if isinstance(document.get("name"), str) else False
         return {
-            key: hide(value)
-            if isinstance(value, str) and (key in names or (named and key == "value"))
-            else redact(value, names)
+            key: _redact_environment(value, names) if key in ENVIRONMENTS else redact(value, names)
             for key, value in document.items()
         }
     if isinstance(document, list | tuple):
         return [redact(item, names) for item in document]
     return document
+
+
+def _redact_environment(env: Json, names: Collection[str]) -> Json:
+    if isinstance(env, Mapping):
+        return {name: hide(value) if name in names and isinstance(value, str) else value for name, value in env.items()}
+    if isinstance(env, list | tuple):
+        return [
+            {**item, "value": hide(item["value"])}
+            if isinstance(item, Mapping) and item.get("name") in names and isinstance(item.get("value"), str)
+            else item
+            for item in env
+        ]
+    return env
 
 
 def redact_text(text: str, values: Iterable[str]) -> str:

@@ -9,11 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aj.shared.errors import UnknownServiceError
+from aj.shared.errors import ConfigError, UnknownServiceError
 from aj.shared.job.naming import stable_identity
 from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Options, Shape, Source, to_json
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from aj.shared.template.template import Template
 
 
@@ -36,6 +38,8 @@ class Description:
     """What must lie at a remote before a submission: names out of `code`, `bootstrap`."""
     folder: Path | None = None
     """The backend's own declarative folder; None for `backends/<service>` of aj."""
+    attached: bool = False
+    """Whether a job belongs to the terminal that ran it: `aj run` follows it, and Ctrl-C there ends it."""
 
     @property
     def payload_schema(self) -> str:
@@ -51,13 +55,25 @@ ENTRY_POINTS = "aj.backends"
 @cache
 def describe(service: str) -> Description:
     """The description registered for `target.service`; `UnknownServiceError` lists the registered ones."""
-    target = _BUILT_IN.get(service) or _third_party().get(service)
-    if target is None:
-        known = ", ".join(f"`{name}`" for name in services())
-        raise UnknownServiceError(f"unknown service `{service}`", hint=f"the registered services are {known}")
-    module, _, name = target.partition(":")
-    description = getattr(import_module(module), name)
-    assert isinstance(description, Description)
+    if service in _BUILT_IN:
+        module, _, name = _BUILT_IN[service].partition(":")
+        built_in: Description = getattr(import_module(module), name)
+        return built_in
+    if service in _third_party():
+        return _foreign(service, _third_party()[service])
+    known = ", ".join(f"`{name}`" for name in services())
+    raise UnknownServiceError(f"unknown service `{service}`", hint=f"the registered services are {known}")
+
+
+def _foreign(service: str, point: EntryPoint) -> Description:
+    try:
+        description = point.load()
+    except (ImportError, AttributeError) as error:
+        message = f"the backend of `{service}` cannot be loaded: {type(error).__name__}: {error}"
+        raise ConfigError(message, where=f"{ENTRY_POINTS}: {point.value}", hint="install its package again") from error
+    if not isinstance(description, Description) or description.service != service:
+        message = f"`{point.value}` is not a description of the service `{service}`"
+        raise ConfigError(message, where=f"{ENTRY_POINTS}: {point.value}", hint="its package is at fault")
     return description
 
 
@@ -67,10 +83,10 @@ def services() -> tuple[str, ...]:
 
 
 @cache
-def _third_party() -> Mapping[str, str]:
+def _third_party() -> Mapping[str, EntryPoint]:
     from importlib.metadata import entry_points
 
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def seal(spec: JobSpec, identity: Identity) -> JobSpec:

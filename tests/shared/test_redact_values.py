@@ -37,11 +37,13 @@ def test_names_that_do_not(name: str) -> None:
 def test_both_shapes_of_an_environment_are_hidden() -> None:
     document = {
         "env": {"HF_TOKEN": "hf_abc", "LR": "1"},
-        "list": [{"name": "HF_TOKEN", "value": "hf_abc"}, {"name": "LR", "value": "1"}],
+        "pods": [{"env": [{"name": "HF_TOKEN", "value": "hf_abc"}, {"name": "LR", "value": "1"}]}],
+        "HF_TOKEN": "a key of the document itself",
     }
     assert redact(document, {"HF_TOKEN"}) == {
         "env": {"HF_TOKEN": hide("hf_abc"), "LR": "1"},
-        "list": [{"name": "HF_TOKEN", "value": hide("hf_abc")}, {"name": "LR", "value": "1"}],
+        "pods": [{"env": [{"name": "HF_TOKEN", "value": hide("hf_abc")}, {"name": "LR", "value": "1"}]}],
+        "HF_TOKEN": "a key of the document itself",
     }
 
 

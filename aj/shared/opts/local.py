@@ -37,6 +37,7 @@ DESCRIPTION = Description(
     build_spec_backend=build_spec_backend,
     load_spec_backend=load_spec_backend,
     normalize_job_name=normalize_job_name,
+    attached=True,
     unused={
         "/environment/image": "a local job runs on this machine, not in an image",
         "/environment/registry": "a local job runs on this machine, not in an image",

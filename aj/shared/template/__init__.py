@@ -1,1 +1,1 @@
-"""From YAML files to one merged, checked template."""
+"""Templates: which files make one, how they merge, and the result."""

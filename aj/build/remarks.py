@@ -1,0 +1,75 @@
+"""What in a file deserves a word to its owner: it looks like a credential, or like a script that cannot start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from aj.build.beneath import shown
+from aj.shared.model import Notice
+
+CREDENTIAL = 1
+CRLF_SCRIPT = 2
+_NAMED_SHOWN = 10
+_EXAMPLE = re.compile(rb"\.(?:example|sample|template|dist|pub)\Z")
+_CREDENTIAL = re.compile(
+    rb"""(?:\A|.*/)(?:
+        \.env(?:\..*)? | \.envrc
+      | [^/]*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|kubeconfig|publishsettings)
+      | id_(?:rsa|dsa|ecdsa|ed25519)[^/]* | id_[^./]*
+      | [._]netrc | \.pgpass | \.my\.cnf | \.pypirc | \.npmrc | \.dockercfg | \.git-credentials | \.htpasswd
+      | \.boto | \.s3cfg | kubeconfig | kaggle\.json | azureauth\.json
+      | credentials(?:\.json)? | application_default_credentials\.json
+      | (?:client[-_]secrets?|service[-_]?account)[^/]*\.json
+      | \.aws/config | \.kube/config | \.docker/config\.json | \.huggingface/token
+      | \.azure/(?:accesstokens|azureprofile|msal_token_cache|service_principal)[^/]*
+    )\Z""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def remarks(path: bytes, head: bytes) -> int:
+    """The bits that apply to a file by its path and by its beginning (`head`, the whole of a small file)."""
+    found = CREDENTIAL if _is_credential(path.lower(), head) else 0
+    if head.startswith(b"#!") and head.partition(b"\n")[0].endswith(b"\r"):
+        found |= CRLF_SCRIPT
+    return found
+
+
+def remark_notices(remarked: Sequence[tuple[bytes, int]]) -> list[Notice]:
+    """One notice for each kind of remark; `remarked` is sorted by path."""
+    credentials = [path for path, bits in remarked if bits & CREDENTIAL]
+    scripts = [path for path, bits in remarked if bits & CRLF_SCRIPT]
+    notices = []
+    if credentials:
+        notices.append(
+            Notice(
+                f"what looks like credentials would travel with the code: {named(credentials)}",
+                where=shown(credentials[0]),
+                hint="list what the job does not need in `.amltignore`",
+            )
+        )
+    if scripts:
+        notices.append(
+            Notice(
+                f"a `#!` line that ends in CRLF names a program that Linux does not find: {named(scripts)}",
+                where=shown(scripts[0]),
+                hint="save it with LF line endings; aj packs files as they are",
+            )
+        )
+    return notices
+
+
+def named(paths: Sequence[bytes]) -> str:
+    """The first paths in backticks, and how many more there are."""
+    text = ", ".join(f"`{shown(path)}`" for path in paths[:_NAMED_SHOWN])
+    more = len(paths) - _NAMED_SHOWN
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _is_credential(path: bytes, head: bytes) -> bool:
+    if _CREDENTIAL.match(path) and not _EXAMPLE.search(path):
+        return True
+    if path.endswith(b".json"):
+        return b'"private_key"' in head and b'"service_account"' in head
+    return head.startswith(b"-----BEGIN ") and b"PRIVATE KEY-----" in head[:100]

@@ -1,0 +1,223 @@
+"""Which files of a folder are code: one walk that feeds size, digest, archive, report and plan alike."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from operator import attrgetter
+from pathlib import Path
+
+from aj.build.beneath import open_root, shown, spellings
+from aj.build.links import Link, resolve
+from aj.build.remarks import named, remark_notices
+from aj.build.rules import HOME_RULE, Exclusions, exclusions
+from aj.build.scan import Entry, Scan, Skip
+from aj.build.statcache import StatCache
+from aj.shared.errors import CodeError, NotFoundError
+from aj.shared.model import Emit, Notice
+from aj.shared.paths import Home
+
+__all__ = ["Entry", "Explanation", "Generated", "Selection", "Skip", "explain", "select", "tree_digest"]
+
+_TREE_FORMAT = b"aj tree 1\0"
+_BY_PATH = attrgetter("path")
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A file that is no file of the project."""
+
+    content: bytes
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The code of `root`."""
+
+    root: Path
+    entries: tuple[Entry, ...]
+    """Sorted by raw path."""
+    skipped: tuple[Skip, ...]
+    """Sorted by raw path."""
+    notices: tuple[Notice, ...]
+    tree: str
+    """Digest of all entries: equal trees of any place, time, owner and file system have equal ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a path is packed or not."""
+
+    path: bytes
+    packed: bool
+    reason: str
+    rule: str | None
+    """`file:line: pattern` or `built-in: name` that decided, the last re-including rule included."""
+    through: bytes | None
+    """The parent folder that was excluded with all it holds."""
+
+
+def select(
+    root: Path, home: Home, ignore: Sequence[str], generated: Mapping[bytes, Generated], cache: StatCache, emit: Emit
+) -> Selection:
+    """Scan `root`. Files that are known to `cache` are not opened; the caller saves it.
+
+    AJ_HOME's `scripts/` is selected where it lies inside `root`; from elsewhere it travels only as `generated`.
+    `CodeError` names all files that cannot be read and all links that leave `root`.
+    """
+    rules = exclusions(root, home, ignore)
+    scan = _scan(root, rules, cache, emit)
+    links, notices = _links(root, rules, scan)
+    own = {entry.path: entry for entry in (*scan.entries, *links)}
+    cache.keep(scan.folders)
+    notices += _add_generated(own, generated, scan.folders)
+    notices += _special_notices(scan.special)
+    notices += remark_notices(sorted(scan.remarked))
+    entries = tuple(own[path] for path in sorted(own))
+    return Selection(root, entries, tuple(sorted(scan.skipped, key=_BY_PATH)), tuple(notices), tree_digest(entries))
+
+
+def tree_digest(entries: Sequence[Entry]) -> str:
+    """SHA-256 of kinds, modes, sizes, digests and paths, column by column; `entries` are sorted by path."""
+    paths, kinds, modes, sizes, digests, _ = zip(*entries, strict=True) if entries else ((),) * 6
+    columns = (kinds, map(str, modes), map(str, sizes), digests)
+    return sha256(_TREE_FORMAT + "\n".join(map(",".join, columns)).encode() + b"\0" + b"\0".join(paths)).hexdigest()
+
+
+def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explanation:
+    """Why `path`, relative to `root` or absolute, is packed or not; of a missing one, what would be if it were a file.
+
+    `NotFoundError` when it lies outside `root`.
+    """
+    rules = exclusions(root, home, ignore)
+    raw = _relative(root, path)
+    mode = _mode_of(root, raw)
+    folder = stat.S_ISDIR(mode) or (not mode and path.endswith("/"))
+    name = raw.rpartition(b"/")[2]
+    if found := rules.through(raw, folder=folder):
+        at, rule = found
+        return Explanation(raw, False, "excluded", str(rule), at if at != raw else None)
+    if raw in rules.homes:
+        return Explanation(raw, False, "aj's own state; only its `scripts/` travels", str(HOME_RULE), None)
+    if link := _link_above(root, raw):
+        return Explanation(raw, False, f"`{shown(link)}` is a link, which is packed as a link", None, link)
+    if mode and not (folder or stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        return Explanation(raw, False, "neither file, folder nor link", None, None)
+    kept = rules.last(raw, name, folder=folder)
+    return Explanation(raw, True, "re-included" if kept else "no rule matches", str(kept) if kept else None, None)
+
+
+def _scan(root: Path, rules: Exclusions, cache: StatCache, emit: Emit) -> Scan:
+    try:
+        top = open_root(root)
+    except OSError as error:
+        raise CodeError(
+            f"the code folder cannot be read: {error.strerror}", where=str(root), hint="run aj where your code is"
+        ) from None
+    try:
+        scan = Scan(top, rules, cache, emit)
+        scan.run()
+        return scan
+    finally:
+        os.close(top)
+
+
+def _links(root: Path, rules: Exclusions, scan: Scan) -> tuple[list[Entry], list[Notice]]:
+    """The links as entries; `CodeError` names those that leave the tree."""
+    links = resolve(root, scan.links)
+    for link in [link for link in links if link.leads_to is None and link.path in rules.homes]:
+        links.remove(link)
+        scan.skipped.append(Skip(link.path, "aj's own state lies elsewhere", str(HOME_RULE)))
+    if leaving := [link for link in links if link.leads_to is None]:
+        arrows = [f"`{shown(link.path)}` -> `{shown(scan.links[link.path])}`" for link in leaving[:_LISTED]]
+        more = f" and {len(leaving) - _LISTED} more" if len(leaving) > _LISTED else ""
+        raise CodeError(
+            f"{'a link leaves' if len(leaving) == 1 else f'{len(leaving)} links leave'} the code folder: "
+            + ", ".join(arrows)
+            + more,
+            where=shown(leaving[0].path),
+            hint=f"list it in `.amltignore` as `/{shown(leaving[0].path)}`, or copy what it points to into the folder",
+        )
+    notices = [notice for link in links for notice in _link_notices(root, rules, link, scan.links[link.path])]
+    return [_link_entry(link) for link in links], notices
+
+
+def _link_entry(link: Link) -> Entry:
+    return Entry(link.path, "link", 0o777, len(link.target), sha256(link.target).hexdigest(), link.target)
+
+
+def _link_notices(root: Path, rules: Exclusions, link: Link, written: bytes) -> list[Notice]:
+    notices = []
+    if written != link.target:
+        text = f"the link `{shown(link.path)}` to `{shown(written)}` is packed as `{shown(link.target)}`"
+        notices.append(Notice(text, where=shown(link.path), hint="a relative link needs no change"))
+    mode = _mode_of(root, link.leads_to) if link.leads_to else 0
+    if mode and link.leads_to and (found := rules.through(link.leads_to, folder=stat.S_ISDIR(mode))):
+        notices.append(
+            Notice(
+                f"the link `{shown(link.path)}` leads to `{shown(link.leads_to)}`, which is excluded by {found[1]}",
+                where=shown(link.path),
+                hint="in the job it leads nowhere",
+            )
+        )
+    return notices
+
+
+def _add_generated(own: dict[bytes, Entry], generated: Mapping[bytes, Generated], folders: set[bytes]) -> list[Notice]:
+    """Put the generated files over the project's; `CodeError` where a file meets a folder."""
+    notices = []
+    for path, file in sorted(generated.items()):
+        if path in own and path not in folders:
+            notices.append(Notice(f"aj's own `{shown(path)}` takes the place of the project's", where=shown(path)))
+        parts = path.split(b"/")
+        for parent in (b"/".join(parts[:depth]) for depth in range(1, len(parts))):
+            if parent in own and own[parent].kind != "folder":
+                raise _conflict(path, parent, own[parent].kind)
+            own.pop(parent, None)
+        if path in folders:
+            raise _conflict(path, path, "folder")
+        own[path] = Entry(path, "file", file.mode, len(file.content), sha256(file.content).hexdigest(), file.content)
+    return notices
+
+
+def _conflict(path: bytes, taken: bytes, kind: str) -> CodeError:
+    return CodeError(
+        f"aj's own file `{shown(path)}` has no place: `{shown(taken)}` is a {kind} of the project",
+        where=shown(taken),
+        hint="rename it, or list it in `.amltignore`",
+    )
+
+
+def _special_notices(special: list[bytes]) -> list[Notice]:
+    if not special:
+        return []
+    special = sorted(special)
+    text = f"not packed, because only files, folders and links can be: {named(special)}"
+    return [Notice(text, where=shown(special[0]), hint="list it in `.amltignore` to be rid of this")]
+
+
+def _relative(root: Path, path: str) -> bytes:
+    whole = spellings(root / path)[0]
+    for top in spellings(root):
+        if whole.startswith(top + b"/"):
+            return whole[len(top) + 1 :]
+    raise NotFoundError(f"`{path}` is not below the code folder", where=str(root))
+
+
+def _mode_of(root: Path, path: bytes) -> int:
+    """The type bits of what lies at `path`, 0 for nothing."""
+    try:
+        return os.lstat(os.fsencode(root) + b"/" + path).st_mode
+    except OSError:
+        return 0
+
+
+def _link_above(root: Path, path: bytes) -> bytes | None:
+    parts = path.split(b"/")
+    above = (b"/".join(parts[:depth]) for depth in range(1, len(parts)))
+    return next((parent for parent in above if stat.S_ISLNK(_mode_of(root, parent))), None)

@@ -1,0 +1,94 @@
+"""`aj job`: the remote life of jobs."""
+
+from __future__ import annotations
+
+import click
+
+from aj.client.call import Call
+from aj.client.commands import Group
+from aj.client.console import Answer, Console
+from aj.client.follow import Follower
+from aj.client.show import show_fields, show_rows
+from aj.shared.errors import InterruptedByUser
+
+_COLUMNS = ("azure_name", "status", "backend", "nodes", "created_at", "ended_at")
+_reference = click.argument("ref", metavar="REF")
+
+
+@click.group(cls=Group)
+def job() -> None:
+    """List, show, follow and cancel jobs.
+
+    REF is a job's name, its id, or a unique beginning of one.
+    """
+
+
+@job.command("list", examples=("aj job list", "aj --json job list | jq '.jobs[].status'"))
+@click.pass_obj
+def list_jobs(call: Call) -> Answer:
+    """List jobs, newest first."""
+    jobs = call.connect().jobs()
+    return Answer({"kind": "job_list", "jobs": jobs}, lambda out: show_rows(out, jobs, _COLUMNS, "no jobs yet"))
+
+
+@job.command()
+@_reference
+@click.pass_obj
+def show(call: Call, ref: str) -> Answer:
+    """Show all that is known of one job."""
+    found = call.connect().job(ref)
+    return Answer({"kind": "job", "job": found}, lambda out: show_fields(out, found))
+
+
+@job.command(
+    exits="0 whatever the status is; 2 no such job",
+)
+@_reference
+@click.pass_obj
+def status(call: Call, ref: str) -> Answer:
+    """Print one job's status in a word."""
+    found = call.connect().job(ref)
+    document = {"kind": "job_status", **{key: found.get(key) for key in ("id", "name", "azure_name", "status")}}
+    return Answer(document, lambda out: out.data(str(found["status"])))
+
+
+@job.command(examples=("aj job logs pretrain_1a2b3c4d", "aj job logs -f 1a2b"))
+@_reference
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on until the job has ended. Ctrl-C stops following, not the job."
+)
+@click.pass_obj
+def logs(call: Call, ref: str, follow: bool) -> Answer:
+    """Print a job's output; the rank stands in front of each line when there are several processes."""
+    client = call.connect()
+    found = client.job(ref)
+    name = str(found["azure_name"])
+    kept: list[str] = []
+    write = kept.append if call.console.machine else call.console.stream
+    follower = Follower(client, name, write, prefixed=_processes(found) > 1)
+    try:
+        if follow:
+            follower.to_the_end()
+            found = client.job(name)
+        else:
+            follower.so_far()
+    except KeyboardInterrupt:
+        hint = f"`aj job logs -f {name}` follows it again, `aj job cancel {name}` ends it"
+        raise InterruptedByUser(f"no longer following `{name}`", hint=hint) from None
+    document = {"kind": "job_logs", "azure_name": name, "status": found["status"], "content": "".join(kept)}
+    return Answer(document, Console.flush)
+
+
+@job.command()
+@_reference
+@click.pass_obj
+def cancel(call: Call, ref: str) -> Answer:
+    """End a job and all of its processes."""
+    canceled = call.connect().cancel_job(ref)
+    document = {"kind": "command_result", "action": "cancel", **canceled}
+    return Answer(document, lambda out: out.data(f"{canceled['azure_name']} {canceled['status']}"))
+
+
+def _processes(found: dict[str, object]) -> int:
+    shape = (found.get("nodes") or 1, found.get("processes_per_node") or 1)
+    return int(str(shape[0])) * int(str(shape[1]))

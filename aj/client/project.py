@@ -1,0 +1,141 @@
+"""`aj init` and `aj config`: the files of a project that a person edits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aj.client.call import Call
+from aj.client.commands import Command, Group, UsageError
+from aj.client.config import change_config, read_config
+from aj.client.console import Answer, Console
+from aj.client.options import complete_template
+from aj.client.show import show_fields
+from aj.shared.errors import NotFoundError
+from aj.shared.jsonio import Json, write_file
+from aj.shared.paths import Home, shipped
+
+EDITOR_SCHEMA = "template.schema.json"
+_IGNORED = """\
+# What aj writes for this machine only; templates, fragments, scripts, snapshots and aj_config.json are meant for git.
+/build/
+/daemon/
+/dryrun/
+/logs/
+/submission/
+/record.jsonl*
+*.plan
+*.tmp-*
+"""
+_LOCAL = """\
+# yaml-language-server: $schema=../template.schema.json
+#
+# A job on this machine:   aj run -t local python train.py
+# See what would run:      aj plan -t local python train.py
+# All fields:              aj schema template
+#
+# `base` names what this template builds on: `gpu` is gpu.yaml in this folder, `storage.team` is ../storage/team.yaml;
+# several are a list, merged from left to right, and `config` below has the last word.
+base: null
+
+config:
+  description: a job on this machine
+  target:
+    service: local
+    gpus_per_node: 1            # what `-p` says otherwise
+  jobs:
+    - instance_count: 1         # nodes; what `-n` says otherwise
+      process_count_per_node: 1 # processes on each node; what `--ppn` says otherwise
+      # command: |              # runs first, in the same shell as your command
+      #   echo "on $(hostname)"
+      # submit_args:
+      #   env:
+      #     OMP_NUM_THREADS: 1  # every value is kept as it is written
+  # code:
+  #   ignore:                   # stays here, in git's syntax; .codeignore at the root works too
+  #     - data/
+"""
+
+
+@click.command(cls=Command, examples=("aj init && aj run -t local python --version", "AJ_HOME=jobs aj init"))
+@click.pass_obj
+def init(call: Call) -> Answer:
+    """Write a first template, an ignore file and the schema that editors use, under AJ_HOME.
+
+    What exists is never changed. It asks nothing and needs no network.
+    """
+    home = call.home
+    files = {
+        home.templates / "local.yaml": _LOCAL.encode(),
+        home.root / ".gitignore": _IGNORED.encode(),
+        home.root / EDITOR_SCHEMA: editor_schema(),
+    }
+    written = [path for path in files if not path.exists()]
+    for path in written:
+        write_file(path, files[path], mode=0o644)
+    document = {
+        "kind": "command_result",
+        "action": "init",
+        "status": "written" if written else "same",
+        "written": [str(path) for path in written],
+        "kept": [str(path) for path in files if path not in written],
+    }
+    return Answer(document, lambda out: _show_init(out, home, written))
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show and change the project's configuration, `AJ_HOME/aj_config.json`."""
+
+
+@config.command()
+@click.pass_obj
+def show(call: Call) -> Answer:
+    """Show the configuration and the folders in use."""
+    from aj.shared.paths import cache_home, runtime_folder
+
+    found = read_config(call.home)
+    document: dict[str, Json] = {
+        "kind": "config",
+        "home": str(call.home.root),
+        "cache": str(cache_home(call.env)),
+        "runtime": str(runtime_folder(call.env)),
+        "config": found,
+    }
+    shown = {**{key: value for key, value in document.items() if key != "config"}, **found}
+    return Answer(document, lambda out: show_fields(out, shown))
+
+
+@config.command(examples=("aj config template gpu", "aj config template --unset"))
+@click.argument("name", required=False, shell_complete=complete_template)
+@click.option("--unset", is_flag=True, help="Forget it: every run must name its template again.")
+@click.pass_obj
+def template(call: Call, name: str | None, unset: bool) -> Answer:
+    """Set the template that commands use when `-t` is left out."""
+    from aj.shared.template.template import template_names
+
+    if (name is None) != unset:
+        raise UsageError(
+            "give either NAME or `--unset`", where="aj config template", hint="`aj config show` shows what is set"
+        )
+    if name is not None and name not in (known := template_names(call.home)):
+        hint = f"there are {', '.join(f'`{each}`' for each in known)}" if known else "`aj init` writes a first one"
+        raise NotFoundError(f"no template `{name}`", where=str(call.home.templates), hint=hint)
+    found = change_config(call.home, {"template": name})
+    document = {"kind": "config", "home": str(call.home.root), "config": found}
+    said = f"commands use template `{name}` unless `-t` says otherwise" if name else "no template is set"
+    return Answer(document, lambda out: out.say(said))
+
+
+def editor_schema() -> bytes:
+    """What `init` puts beside the templates, so that their modeline works in every clone."""
+    return (shipped("schemas") / EDITOR_SCHEMA).read_bytes()
+
+
+def _show_init(out: Console, home: Home, written: list[Path]) -> None:
+    for path in written:
+        out.data(f"wrote {path}")
+    if not written:
+        out.say(f"nothing to do: {home.root} has it all")
+    out.say("next: `aj run -t local python --version`")

@@ -1,0 +1,141 @@
+"""`aj run`: from the command line to a submitted job, or to the document that `-d` writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aj.client.call import Call
+from aj.client.commands import Command, UsageError
+from aj.client.console import Answer, Console
+from aj.client.options import COMMAND_SETTINGS, SECTIONS, JobWords, build, fresh_identity, job_options, job_words
+from aj.client.submit import Submission, document_of, failed
+from aj.shared.clock import new_id
+from aj.shared.errors import AjError, UnknownServiceError
+
+if TYPE_CHECKING:
+    from aj.shared.model import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the job is to be submitted."""
+
+    dry_run: bool
+    plan_file: str | None
+    queue: bool
+    follow: bool | None
+    """None: as the backend does."""
+    amlt: bool
+
+
+@click.command(
+    cls=Command,
+    context_settings=COMMAND_SETTINGS,
+    options_metavar="[OPTIONS]",
+    sections={**SECTIONS, "How": ("dry_run", "plan_file", "queue", "follow", "amlt")},
+    examples=(
+        "aj run -t local python train.py --lr 1e-3",
+        "aj run -t gpu -n 4 -p 8 --ppn 8 train.py        # an existing .py runs as `uv run train.py`",
+        "aj run -t gpu -d train.py                       # write and show the YAML, submit nothing",
+        "aj run -t gpu --queue train.py                  # return a ticket at once",
+        "aj plan -t gpu -o .azure_jobs/gpu.plan train.py && aj run --plan .azure_jobs/gpu.plan",
+        "AJ_NAME=pretrain aj run -t gpu train.py         # name the job",
+        "aj run -t local -- --odd-program -x             # a COMMAND that begins with a dash",
+    ),
+    exits="0 submitted, the followed job completed; 1 failed; 2 usage or input; 4 outcome unknown; 130 interrupted",
+)
+@job_options
+@click.option(
+    "-d", "--dry-run", is_flag=True, help="Write an amlt-shaped YAML and show it; needs no daemon and no network."
+)
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    help="Submit exactly what `aj plan -o FILE` saved; refused when an input has moved.",
+)
+@click.option("--queue", is_flag=True, help="Leave the work to the daemon and return a ticket.")
+@click.option(
+    "--follow/--no-follow",
+    default=None,
+    help="Show the job's output to its end. Local jobs are followed unless you say no.",
+)
+@click.option("--amlt", is_flag=True, help="Submit by `amlt run`: not part of this version.")
+@click.pass_obj
+def run(call: Call, /, **options: Any) -> Answer:
+    """Build a job from a template, these options and COMMAND, and submit it.
+
+    Everything from COMMAND on belongs to COMMAND: options of `aj run` come before it. Options count for this run
+    only; nothing is remembered.
+    """
+    ways = Ways(**{name: options.pop(name) for name in Ways.__slots__})
+    words = job_words(call, **options)
+    _refuse_contradictions(words, ways)
+    aj_id = new_id()
+    try:
+        spec, expect = _spec(call, words, ways, aj_id)
+        if ways.dry_run:
+            return _dry_run(call, spec)
+    except UsageError:
+        raise
+    except AjError as error:
+        return failed({"id": aj_id, "template": words.template}, error)
+    return Submission(call, spec, queue=ways.queue, follow=ways.follow, expect=expect).answer()
+
+
+def _refuse_contradictions(words: JobWords, ways: Ways) -> None:
+    if ways.amlt:
+        raise UnknownServiceError(
+            "the amlt backend is not part of this version",
+            where="--amlt",
+            hint="`aj run -d` writes the amlt-shaped YAML, which you can give to `amlt run` yourself",
+        )
+    if ways.plan_file and words.given():
+        hint = "leave COMMAND and the job's options out"
+        raise UsageError("a saved plan already says what to run", where="--plan", hint=hint)
+    for one, other, both in (
+        ("-d", "--queue", ways.dry_run and ways.queue),
+        ("-d", "--plan", ways.dry_run and ways.plan_file),
+        ("-d", "--follow", ways.dry_run and ways.follow),
+        ("--queue", "--follow", ways.queue and ways.follow),
+    ):
+        if both:
+            raise UsageError(f"`{one}` and `{other}` exclude each other", where="aj run", hint="leave one of them out")
+
+
+def _spec(call: Call, words: JobWords, ways: Ways, aj_id: str) -> tuple[JobSpec, str | None]:
+    """The job, and the payload digest that it must have."""
+    if ways.plan_file:
+        from aj.client.saved import read_saved
+
+        return read_saved(call.home, Path(ways.plan_file), aj_id)
+    built = build(call, words, fresh_identity(call, words, aj_id))
+    for notice in built.warnings:
+        call.console.warn(notice)
+    return built.spec, None
+
+
+def _dry_run(call: Call, spec: JobSpec) -> Answer:
+    from aj.shared.job.amlt import amlt_document
+    from aj.shared.jsonio import write_file
+    from aj.shared.redact import redact, secret_names
+    from aj.shared.yaml import dump
+
+    config = amlt_document(spec)
+    path = call.home.dryrun / f"{spec.identity.id}.yaml"
+    write_file(path, dump(config).encode("utf-8", "surrogatepass"))
+    hidden = secret_names(spec)
+    shown = redact(config, hidden)
+
+    def show(out: Console) -> None:
+        out.data(dump(shown).rstrip("\n"))
+        if hidden:
+            out.say(f"values of {', '.join(sorted(hidden))} are hidden here; the file has them")
+        out.say(f"written to {path}; nothing was submitted")
+
+    document = {**document_of(spec, "dry_run"), "path": str(path), "config": shown}
+    return Answer(document, show)

@@ -1,0 +1,75 @@
+"""Progress on its way out: written by any thread, followed by any number of streams, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID253
+from collections import deque
+from contextlib import suppress
+from threading import Lock
+
+from aj.shared.model import Event
+
+LIMIT = 500
+"""Events kept for those who follow later or slowly; older ones are dropped."""
+
+
+class Feed:
+    """The events of one piece of work.
+
+    A reader keeps its own cursor, so a slow or dead one costs nothing.
+    Of consecutive counts of one kind only the newest is kept.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._kept: deque[tuple[int, Event]] = deque(maxlen=LIMIT)
+        self._number = 0
+        self._ended = False
+        self._bells: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    def emit(self, event: Event) -> None:
+        """Add an event; never blocks, whoever reads."""
+        with self._lock:
+            self._number += 1
+            if self._kept and event.completed is not None:
+                last = self._kept[-1][1]
+                if last.kind == event.kind and last.completed is not None:
+                    self._kept.pop()
+            self._kept.append((self._number, event))
+        self.wake()
+
+    def end(self) -> None:
+        """Nothing will follow: readers no longer wait."""
+        with self._lock:
+            self._ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let waiting readers look again, for example because their entry is ready."""
+        with self._lock:
+            bells, self._bells = self._bells, []
+        for loop, bell in bells:
+            with suppress(RuntimeError):  # the loop was closed: its readers are gone
+                loop.call_soon_threadsafe(bell.set)
+
+    async def read(self, cursor: int, patience: float) -> tuple[list[Event], int]:
+        """The events after `cursor` (0: all that are kept) and the new cursor; waits `patience` seconds at most."""
+        bell = asyncio.Event()
+        with self._lock:
+            fresh = self._after(cursor)
+            if fresh or self._ended or patience <= 0:
+                return fresh, self._number
+            self._bells.append((asyncio.get_running_loop(), bell))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(bell.wait(), patience)
+        with self._lock:
+            self._bells = [pair for pair in self._bells if pair[1] is not bell]
+            return self._after(cursor), self._number
+
+    def _after(self, cursor: int) -> list[Event]:
+        fresh: list[Event] = []
+        for number, event in reversed(self._kept):
+            if number <= cursor:
+                break
+            fresh.append(event)
+        return fresh[::-1]

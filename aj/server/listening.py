@@ -1,0 +1,147 @@
+"""The daemon's socket: bound by ourselves, private from the first instant, closed to other users, removed if ours."""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID253
+import logging
+import os
+import signal
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+import uvicorn  # noqa: TID253
+from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
+
+from aj.server.app import create_app
+from aj.server.contexts import Contexts
+from aj.server.life import Life
+from aj.server.workshop import Workshop
+from aj.shared.errors import DaemonError
+from aj.shared.runtime import Runtime, holds
+
+BACKLOG = 1024
+LINGER_SECONDS = 3
+"""How long open streams may take to end when everything else has."""
+LOG = logging.getLogger("aj")
+
+
+def serve(place: Runtime, lock: int, workshop: Workshop, idle_seconds: float) -> None:
+    """Serve at `place`, whose lock is held as the open file `lock`, until it is time to leave."""
+    contexts = Contexts(workshop)
+    life = Life(place, contexts, idle_seconds)
+    server = uvicorn.Server(_config(life))
+    listening = bind(place.socket)
+    own = place.socket.lstat()
+
+    def leave() -> None:
+        server.should_exit = True
+        server.force_exit = server.force_exit or life.forced
+
+    life.leave = leave
+    life.intact = lambda: holds(lock, place.lock) and _is_at(own, place.socket)
+    try:
+        asyncio.run(_until_left(server, life, listening))
+    finally:
+        if _is_at(own, place.socket):
+            place.socket.unlink(missing_ok=True)
+    if unfinished := contexts.active():
+        LOG.warning("left unfinished: %s", unfinished)
+    else:
+        contexts.close()
+    LOG.info("the daemon %d has ended", os.getpid())
+    logging.shutdown()
+    os._exit(0)  # threads that wait for a remote would keep the process, and with it the lock
+
+
+def bind(path: Path) -> socket.socket:
+    """A listening socket at `path`, mode 0600 from the first instant; a stale one is replaced.
+
+    Only the holder of the daemon's lock may call it. `DaemonError` when something else lies there.
+    """
+    try:
+        found = path.lstat()
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+            raise DaemonError("the socket's place is taken", where=str(path), hint="remove it")
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listening.bind(os.fspath(path))
+    except OSError as error:
+        raise DaemonError(f"cannot bind the socket: {error}", where=str(path)) from error
+    finally:
+        os.umask(before)
+    listening.listen(BACKLOG)
+    return listening
+
+
+def peer_uid(connection: Any) -> int:
+    """The user at the other end of a Unix socket."""
+    if hasattr(socket, "SO_PEERCRED"):
+        return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
+    local_peercred = 1  # macOS: at level 0, version and user come first
+    return int(struct.unpack_from("2I", connection.getsockopt(0, local_peercred, 76))[1])
+
+
+class OwnPeers(H11Protocol):
+    """Hangs up on every user but ours before a byte is read."""
+
+    refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Ask the kernel who it is."""
+        self.refused = peer_uid(transport.get_extra_info("socket")) != os.getuid()
+        if self.refused:
+            LOG.warning("refused a connection of another user")
+            transport.abort()
+        else:
+            super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to clean up for those who never were in."""
+        if not self.refused:
+            super().connection_lost(exc)
+
+
+def _config(life: Life) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(life),
+        loop="asyncio",
+        http=OwnPeers,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=LINGER_SECONDS,
+        callback_notify=life.tick,
+        timeout_notify=0,
+    )
+
+
+async def _until_left(server: uvicorn.Server, life: Life, listening: socket.socket) -> None:
+    """The first signal drains, a second one leaves at once."""
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(server.serve(sockets=[listening]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.001)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, life.signaled)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    LOG.info("the daemon %d serves %s", os.getpid(), listening.getsockname())
+    await serving
+
+
+def _is_at(own: os.stat_result, path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

@@ -1,0 +1,87 @@
+"""What the journal says of an attempt, and the result that a failed one leaves: never a value of its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aj.server.child import Child, run
+from aj.server.workshop import Frozen
+from aj.shared.errors import AjError, to_wire
+from aj.shared.jsonio import Json
+from aj.shared.model import Caller, JobResult, JobSpec, Status
+from aj.shared.redact import env_names, secret_names
+
+GIT_SECONDS = 2.0
+"""A slow git costs the record its commit, not the user their time."""
+LONG = 8
+"""Characters from which any value of a job's environment is hidden in texts; secret ones always are."""
+
+
+def record_of(spec: JobSpec) -> dict[str, Json]:
+    """What is known when a submission is accepted; `archive` is for results only."""
+    return {
+        "id": spec.identity.id,
+        "name": spec.name,
+        "azure_name": None,
+        "template": spec.template.name,
+        "backend": spec.service,
+        "nodes": spec.shape.nodes,
+        "processes": spec.shape.processes,
+        "processes_per_node": spec.shape.processes_per_node,
+        "submitted_at": spec.identity.submitted_at,
+        "archive_sha256": None,
+        "payload_sha256": None,
+        "portal_url": None,
+        "note": None,
+        "git_commit": None,
+        "git_dirty": None,
+        "archive": None,
+    }
+
+
+def with_frozen(record: Mapping[str, Json], frozen: Frozen, caller: Caller) -> dict[str, Json]:
+    """The same once archive and payload exist, with the commit that the code came from."""
+    packed = frozen.archive
+    return {
+        **record,
+        **git_state(caller),
+        "archive_sha256": packed.sha256,
+        "payload_sha256": frozen.payload_sha256,
+        "archive": {"sha256": packed.sha256, "size": packed.size, "files": packed.files, "reused": frozen.reused},
+    }
+
+
+def with_result(record: Mapping[str, Json], result: JobResult) -> dict[str, Json]:
+    """The finished line."""
+    error = result.error and {"type": result.error["type"], "message": result.error["message"]}
+    ended = {key: getattr(result, key) for key in ("azure_name", "status", "portal_url", "note")}
+    return {**{key: value for key, value in record.items() if key != "archive"}, **ended, "error": error}
+
+
+def result_of(record: Mapping[str, Json], status: Status, error: AjError | None, note: str | None = None) -> JobResult:
+    """The result of a submission that has no receipt."""
+    shape = {key: record[key] for key in ("nodes", "processes", "processes_per_node")}
+    names = {key: record[key] for key in ("id", "name", "backend", "template")}
+    built = {key: record[key] for key in ("archive", "payload_sha256")}
+    return JobResult(status=status, error=to_wire(error) if error else None, note=note, **names, **shape, **built)
+
+
+def hidden_values(spec: JobSpec) -> frozenset[str]:
+    """The values that no event, error, log or record may show."""
+    secret = secret_names(spec)
+    return frozenset(spec.env[name] for name in env_names(spec) if name in secret or len(spec.env[name]) >= LONG)
+
+
+def git_state(caller: Caller) -> dict[str, Json]:
+    """`git_commit` and `git_dirty` of the caller's folder; None outside a repository, or where git is slow."""
+    words = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch")
+    env = {name: caller.env[name] for name in ("PATH", "HOME") if name in caller.env}
+    try:
+        child = Child((*words, "--untracked-files=no"), {**env, "LC_ALL": "C"}, Path(caller.cwd), GIT_SECONDS)
+        lines = run(child).stdout.splitlines()
+    except AjError:
+        return {"git_commit": None, "git_dirty": None}
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
+    known = commit is not None and commit != "(initial)"
+    return {"git_commit": commit if known else None, "git_dirty": any(not line.startswith("#") for line in lines)}

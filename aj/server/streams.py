@@ -1,0 +1,36 @@
+"""Answers that grow: one JSON object a line, events first, the outcome last."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aj.server.events import Feed
+from aj.shared.errors import AjError, to_wire
+from aj.shared.jsonio import Json, compact
+from aj.shared.model import to_json
+
+BEAT_SECONDS = 1.0
+"""A silent daemon and a long step must not look alike."""
+BEAT = b'{"event":{"completed":null,"detail":"","kind":"beat","total":null}}\n'
+
+
+async def follow(feed: Feed, outcome: Callable[[], Awaitable[Json | AjError | None]]) -> AsyncIterator[bytes]:
+    """The events of `feed` until `outcome` is something; a beat whenever nothing happens."""
+    cursor = 0
+    yield BEAT
+    while True:
+        found = await outcome()
+        events, cursor = await feed.read(cursor, BEAT_SECONDS if found is None else 0)
+        for event in events:
+            yield compact({"event": to_json(event)}) + b"\n"
+        if found is not None:
+            yield last_line(found)
+            return
+        if not events:
+            yield BEAT
+
+
+def last_line(outcome: Json | AjError) -> bytes:
+    """`{"result": …}` or `{"error": …}`."""
+    body = {"error": to_wire(outcome)} if isinstance(outcome, AjError) else {"result": outcome}
+    return compact(body) + b"\n"

@@ -1,0 +1,216 @@
+"""Jobs on this machine: how one is handed to its supervisor, which folder is its whole memory."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
+from aj.server.submit import Execution
+from aj.server.submit.local_jobs import LocalJobs, job_folder, read_state
+from aj.server.submit.supervisor import STATE, Order
+from aj.shared.clock import now_ns, now_utc
+from aj.shared.errors import SubmissionError
+from aj.shared.jsonio import Json, compact
+from aj.shared.model import Caller, Emit, Event, JobSpec
+from aj.shared.paths import Home, shipped
+
+TERM_GRACE_SECONDS = 15
+"""From TERM to KILL, for a job that is canceled, out of time or has lost a process."""
+START_PATIENCE = 60
+"""Seconds for a supervisor's first word; it takes a tenth of one."""
+
+_MACHINE = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_CACHE_HOME|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX"
+    r"|(?:CUDA|NVIDIA)_VISIBLE_DEVICES|(?i:(?:https?|all|no)_proxy)|(?:REQUESTS|CURL)_CA_BUNDLE|SSL_CERT_(?:FILE|DIR)|UV_\w+"
+)
+"""What a job sees of the caller's environment: a place to work, its devices, its way out; no login of any cloud."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEffects:
+    """The writes of `local`: one supervisor process, which reports before `submit` returns."""
+
+    home: Home
+    caller: Caller
+    bootstrap: Path
+    term_grace_seconds: int = TERM_GRACE_SECONDS
+
+    def facts(self, spec: JobSpec, emit: Emit) -> Json:
+        """Nothing needs to be known of this machine."""
+        del spec, emit
+        return {}
+
+    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+        """Never asked: `local` has no uploads."""
+        del facts
+        _no_uploads(upload)
+
+    def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
+        """Never asked: `local` has no uploads."""
+        del facts, emit
+        _no_uploads(upload)
+
+    def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> JobReceipt:
+        """Start the job; `SubmissionError` when no process of it is left."""
+        del receipts
+        emit(Event("submit", f"starting `{sealed.spec.name}` on this machine"))
+        folder = self._claim(sealed.spec.name)
+        try:
+            # A copy: a second link would change the ctime by which the store knows its file for the one it verified.
+            shutil.copyfile(sealed.archive, folder / "code.tar.gz")
+            with _locked(folder, fcntl.LOCK_EX) as lock:
+                _start_supervisor(self._order(sealed, folder), lock)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise SubmissionError(f"cannot start `{sealed.spec.name}`: {error}", where=str(folder)) from error
+        except SubmissionError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return JobReceipt(remote_name=sealed.spec.name, portal_url=None, status="Running", note=f"its files: {folder}")
+
+    def find(self, spec: JobSpec) -> JobReceipt | None:
+        """Our job by its folder, whether it runs or has ended; waits for one that is just being started."""
+        folder = job_folder(self.home, spec.name)
+        while not (folder / STATE).exists():
+            try:
+                with _locked(folder, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                    # Nobody is starting it any more: now the state is there or will never be.
+                    if not (folder / STATE).exists():
+                        return None
+            except FileNotFoundError:
+                return None
+            except BlockingIOError:
+                time.sleep(0.05)
+        return JobReceipt(
+            remote_name=spec.name,
+            portal_url=None,
+            status=str(read_state(folder)["status"]),
+            note="it was there already",
+        )
+
+    def _claim(self, name: str) -> Path:
+        folder = job_folder(self.home, name)
+        try:
+            self.home.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            raise SubmissionError(
+                f"a local job `{name}` exists already", where=str(folder), hint=f"see `aj job show {name}`"
+            ) from None
+        except OSError as error:
+            raise SubmissionError(f"cannot make the job's folder: {error}", where=str(folder)) from error
+        return folder
+
+    def _order(self, sealed: Sealed, folder: Path) -> Order:
+        env = self._machine()
+        bash = shutil.which("bash", path=env["PATH"])
+        if bash is None:
+            raise SubmissionError(
+                "`bash` is not on PATH", hint="install bash; a local job runs the same scripts as a cluster"
+            )
+        spec = sealed.spec
+        job = {
+            "kind": "local_job",
+            "id": spec.identity.id,
+            "name": spec.name,
+            "azure_name": spec.name,
+            "backend": spec.service,
+            "template": spec.template.name,
+            "nodes": spec.shape.nodes,
+            "processes": spec.shape.processes,
+            "processes_per_node": spec.shape.processes_per_node,
+            "grace_seconds": self.term_grace_seconds,
+            "created_at": now_utc(),
+            "created_ns": now_ns(),
+            "ended_at": None,
+            "reason": None,
+            "exit_code": None,
+        }
+        return Order(
+            folder=str(folder),
+            archive=str(folder / "code.tar.gz"),
+            bootstrap=str(self.bootstrap),
+            bash=bash,
+            env=env,
+            payload=sealed.payload,
+            job=job,
+            grace_seconds=self.term_grace_seconds,
+        )
+
+    def _machine(self) -> dict[str, str]:
+        """PATH ends with aj's own scripts: a `uv` that was installed with aj is found when there is no other."""
+        env = {name: value for name, value in self.caller.env.items() if _MACHINE.fullmatch(name)}
+        return {**env, "PATH": os.pathsep.join([env.get("PATH") or os.defpath, sysconfig.get_path("scripts")])}
+
+
+def _no_uploads(upload: Upload) -> NoReturn:
+    raise SubmissionError(f"a local job uploads nothing, so not `{upload.name}` either")
+
+
+@contextmanager
+def _locked(folder: Path, operation: int) -> Iterator[int]:
+    """Hold the folder's lock. Who starts the job has it alone, and the supervisor inherits it from them."""
+    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, operation)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _start_supervisor(order: Order, lock: int) -> None:
+    """Return when the job runs; `SubmissionError` when it does not and never will."""
+    log = Path(order.folder, "supervisor.log")
+    with log.open("ab") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-X", "utf8", "-m", "aj.server.submit.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=order.folder,
+            env={},
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        with child.stdout as answers:
+            with child.stdin as orders:
+                orders.write(compact(asdict(order)))
+            ready, _, _ = select.select([answers], [], [], START_PATIENCE)
+            line = answers.readline() if ready else b""
+    except BrokenPipeError:
+        line = b""
+    if not line:
+        # The first process has gone or goes now; the supervisor proper is in its group.
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    child.wait()
+    answer = (
+        json.loads(line) if line else {"error": log.read_text(errors="replace").strip()[-2000:] or "no word from it"}
+    )
+    if "error" in answer:
+        raise SubmissionError(f"the supervisor of the job could not start it: {answer['error']}")
+
+
+EXECUTION = Execution(
+    effects=lambda home, caller: LocalEffects(home, caller, shipped("backends") / "archive" / "bootstrap.sh"),
+    jobs=LocalJobs,
+)

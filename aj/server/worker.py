@@ -1,0 +1,270 @@
+"""The work on one project's submissions: frozen as they come, sent one at a time in order, ended once."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from threading import Event as Flag
+from threading import RLock, Thread
+from typing import Any, Literal
+
+from aj.server.boundary import attempt
+from aj.server.events import Feed
+from aj.server.journal import Journal
+from aj.server.queue import Entry, Queue, State
+from aj.server.record import hidden_values, result_of, with_frozen, with_result
+from aj.server.workshop import Workshop
+from aj.shared.caller import caller_from_json
+from aj.shared.errors import AjError, InputError, OutcomeUnknownError, StoreError, SubmissionError
+from aj.shared.jsonio import Json
+from aj.shared.model import Caller, Event, JobResult, JobSpec, Status, to_json
+from aj.shared.paths import Home
+from aj.shared.redact import redact_text
+
+REMEMBERED = 20
+"""Ended works whose events can still be followed."""
+RETRY_SECONDS = 2.0
+"""Pause before a change that the disk refused is tried again."""
+FINISH_ATTEMPTS = 3
+LOG = logging.getLogger("aj")
+_STATES: dict[str, State] = {"submitted": "done", "failed": "failed", "unknown": "unknown"}
+
+
+class Work:
+    """One submission in progress: what streams follow. `result` is set before the feed ends."""
+
+    def __init__(self, ticket: str, record: dict[str, Json], hidden: frozenset[str]) -> None:
+        self.ticket = ticket
+        self.record = record
+        self.hidden = hidden
+        self.feed = Feed()
+        self.lease = ExitStack()
+        self.phase: Literal["preparing", "waiting", "sending", "ended"] = "preparing"
+        self.result: JobResult | None = None
+
+    def so_far(self, status: Status, note: str | None) -> JobResult:
+        """The result of a submission that has not ended."""
+        return result_of(self.record, status, None, note)
+
+    def emit(self, event: Event) -> None:
+        """Progress, with the job's environment hidden."""
+        self.feed.emit(Event(event.kind, redact_text(event.detail, self.hidden), event.completed, event.total))
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What one project's work needs."""
+
+    home: Home
+    queue: Queue
+    journal: Journal
+    workshop: Workshop
+
+
+class Worker:
+    """Prepares in the caller's thread, sends in a thread of its own that lives while something is pending."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._queue = project.queue
+        self._guard = RLock()
+        self._works: dict[str, Work] = {}
+        self._left: list[Entry] = []
+        self._thread: Thread | None = None
+        self._closing = Flag()
+
+    def restore(self) -> None:
+        """Take up what the last daemon left: records, interrupted entries, pending entries."""
+        for entry in self._queue.unrecorded():
+            if not self._project.journal.has(entry.id):
+                self._record(entry.ticket, self._queue.record(entry.ticket), JobResult(**(entry.result or {})))
+        self._left = self._queue.interrupted()
+        for entry in (*self._left, *self._queue.pending()):
+            work = self._works[entry.ticket] = Work(entry.ticket, self._queue.record(entry.ticket), frozenset())
+            work.phase = "sending" if entry in self._left else "waiting"
+            attempt(lambda work=work: self._hold(work))  # type: ignore[misc]
+        self._start()
+
+    def add(self, work: Work) -> None:
+        """A work whose entry was accepted; `prepare` must follow."""
+        with self._guard:
+            self._works[work.ticket] = work
+
+    def prepare(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
+        """Freeze an accepted submission and give it its turn. A failure here ends it before anything was sent."""
+        outcome = attempt(lambda: self._freeze(work, spec, caller, expect), work.hidden)
+        if isinstance(outcome, AjError):
+            self._end(work, result_of(work.record, "failed", outcome))
+        elif work.result is not None:
+            work.lease.close()
+        else:
+            self._start()
+
+    def canceled(self, entry: Entry) -> None:
+        """Tell those who follow that the entry was canceled."""
+        if (work := self._works.get(entry.ticket)) is not None:
+            error = SubmissionError(f"`{entry.name}` was canceled before it was sent")
+            self._tell(work, result_of(work.record, "failed", error))
+
+    def work(self, ticket: str) -> Work | None:
+        """The work of an entry that is in progress or ended lately."""
+        return self._works.get(ticket)
+
+    def active(self) -> list[Work]:
+        """Works that are being prepared or sent right now."""
+        return [work for work in list(self._works.values()) if work.phase in ("preparing", "sending")]
+
+    def stop(self) -> None:
+        """Take nothing more off the queue; what is being prepared or sent goes on."""
+        self._closing.set()
+        for work in list(self._works.values()):
+            work.feed.wake()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether pending entries stay pending."""
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """Let go of the archives of what is pending."""
+        self.stop()
+        for work in self._works.values():
+            work.lease.close()
+
+    def _hold(self, work: Work) -> None:
+        if sealed := self._queue.sealed(work.ticket):
+            lease = self._project.workshop.lease(caller_from_json(sealed["caller"]), work.record["archive_sha256"])
+            work.lease.enter_context(lease)
+
+    def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
+        workshop = self._project.workshop
+        frozen = workshop.submissions(self._project.home, caller).prepare(spec, caller, work.emit, expect)
+        for notice in frozen.notices:
+            work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
+        work.lease.enter_context(workshop.lease(caller, frozen.archive.sha256))
+        work.record = with_frozen(work.record, frozen, caller)
+        sealed = {"frozen": workshop.freeze(frozen), "caller": to_json(caller)}
+        with self._guard:
+            if self._queue.ready(work.ticket, sealed, work.record):
+                work.phase = "waiting"
+        work.feed.wake()
+
+    def _start(self) -> None:
+        with self._guard:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = Thread(target=self._work_off, name=f"worker {self._project.home.root}", daemon=True)
+                self._thread.start()
+
+    def _work_off(self) -> None:
+        while self._left and not self._closing.is_set():
+            self._settle(self._left.pop(0))
+        while (work := self._next()) is not None:
+            self._send(work)
+
+    def _next(self) -> Work | None:
+        with self._guard:
+            entry = None if self._closing.is_set() else attempt(self._queue.next)
+            if isinstance(entry, Entry):
+                return self._works[entry.ticket]
+            self._thread = None
+            return None
+
+    def _send(self, work: Work) -> None:
+        thawed = attempt(lambda: self._thaw(work), work.hidden)
+        if isinstance(thawed, AjError):
+            self._end(work, result_of(work.record, "failed", thawed, "nothing was sent"))
+            return
+        work.phase = "sending"
+        begun = attempt(lambda: self._queue.begin(work.ticket))
+        if isinstance(begun, AjError):
+            work.phase = "waiting"
+            work.emit(Event("wait", f"{begun.message}; trying again"))
+            self._closing.wait(RETRY_SECONDS)
+        elif begun:
+            self._end(work, self._result(work, self._execute(work, *thawed)))
+
+    def _execute(self, work: Work, frozen: Any, caller: Caller) -> JobResult | AjError:
+        submissions = self._project.workshop.submissions(self._project.home, caller)
+        outcome = attempt(lambda: submissions.execute(frozen, caller, work.emit), work.hidden)
+        if not isinstance(outcome, AjError) or isinstance(outcome, SubmissionError | OutcomeUnknownError | InputError):
+            return outcome
+        found = attempt(lambda: submissions.reconcile(frozen, caller, work.emit), work.hidden)
+        if isinstance(found, SubmissionError):
+            return outcome
+        if isinstance(found, AjError):
+            return OutcomeUnknownError(f"{outcome.message}; whether the job exists is not known", hint=found.hint)
+        return found
+
+    def _settle(self, entry: Entry) -> None:
+        """An entry that a dead daemon left: adopted, surely absent, or failed as unknown; never sent again."""
+        work = self._works[entry.ticket]
+        outcome: JobResult | AjError
+        if entry.state == "pending":
+            outcome = SubmissionError("the daemon ended before this was prepared", hint="nothing was sent, run it")
+        else:
+            outcome = attempt(lambda: self._look_up(work), work.hidden)
+        if isinstance(outcome, AjError) and not isinstance(outcome, SubmissionError):
+            outcome = _unknown(entry, outcome)
+        state: State | None = "failed" if isinstance(outcome, AjError) else None
+        self._end(work, self._result(work, outcome), state)
+
+    def _look_up(self, work: Work) -> JobResult:
+        frozen, caller = self._thaw(work)
+        return self._project.workshop.submissions(self._project.home, caller).reconcile(frozen, caller, work.emit)
+
+    def _thaw(self, work: Work) -> tuple[Any, Caller]:
+        sealed = self._queue.sealed(work.ticket)
+        if sealed is None:
+            raise StoreError("what was to be sent is no longer in the queue's database")
+        frozen = self._project.workshop.thaw(sealed["frozen"])
+        work.hidden = hidden_values(frozen.spec)
+        return frozen, caller_from_json(sealed["caller"])
+
+    def _result(self, work: Work, outcome: JobResult | AjError) -> JobResult:
+        if isinstance(outcome, AjError):
+            status: Literal["unknown", "failed"] = "unknown" if isinstance(outcome, OutcomeUnknownError) else "failed"
+            return result_of(work.record, status, outcome)
+        return outcome
+
+    def _end(self, work: Work, result: JobResult, state: State | None = None) -> None:
+        """Make the end durable, then tell it. Where the disk refuses, the next opening looks the entry up."""
+        result = replace(result, ticket=work.ticket)
+        detail = str(result.error["message"]) if result.error else None
+        for _ in range(FINISH_ATTEMPTS):
+            outcome = attempt(
+                lambda: self._queue.finish(work.ticket, state or _STATES[result.status], detail, to_json(result))
+            )
+            if not isinstance(outcome, AjError):
+                break
+            work.emit(Event("warning", outcome.message))
+            self._closing.wait(RETRY_SECONDS)
+        if work.result is None:
+            self._record(work.ticket, work.record, result)
+            self._tell(work, result)
+
+    def _record(self, ticket: str, record: dict[str, Json], result: JobResult) -> None:
+        def write() -> None:
+            self._project.journal.append(with_result(record, result))
+            self._queue.recorded(ticket)
+
+        outcome = attempt(write)
+        if isinstance(outcome, AjError) and (work := self._works.get(ticket)) is not None:
+            work.emit(Event("warning", outcome.message))
+
+    def _tell(self, work: Work, result: JobResult) -> None:
+        with self._guard:
+            work.result = result
+            work.phase = "ended"
+            ended = [ticket for ticket, other in self._works.items() if other.phase == "ended"]
+            for ticket in ended[:-REMEMBERED]:
+                del self._works[ticket]
+        work.lease.close()
+        work.feed.end()
+
+
+def _unknown(entry: Entry, why: AjError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"outcome unknown: the daemon ended while `{entry.name}` was being submitted ({why.message})",
+        hint=f"begun {entry.started_at}; look with `aj job show {entry.id}` and `aj list` before you run it again",
+    )

@@ -1,0 +1,101 @@
+"""Which variables of the caller's environment travel to the daemon, and why each does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aj.shared.errors import ConfigError, RequestError
+from aj.shared.jsonio import Json
+from aj.shared.model import Caller
+
+TRAVELS: Mapping[str, str] = {
+    "AJ_NAME": "names the job",
+    "AJ_SHIP_SSH": "asks for home keys in the archive",
+    "AJ_HOME": "children that call aj again find the same project",
+    "AJ_CACHE_HOME": "which store holds the archives",
+    "XDG_CACHE_HOME": "the store's default place",
+    "HOME": "home keys, logins of az and kubectl, `~` in paths",
+    "USER": "who the children act as",
+    "LOGNAME": "who the children act as",
+    "SHELL": "a local job's commands may start it",
+    "PATH": "where children (git, kubectl, amlt, az, uv) are found",
+    "LANG": "the language and character set of children",
+    "LC_*": "the same, by category",
+    "TZ": "times in the output of local jobs",
+    "TMPDIR": "scratch space of children",
+    "KUBECONFIG": "which cluster; relative paths are taken from the caller's folder",
+    "KUBERNETES_SERVICE_*": "the cluster's own address, for a caller inside a pod",
+    "AZURE_*": "which login, cloud and tenant azure-identity uses",
+    "IDENTITY_ENDPOINT": "managed identity on an Azure machine",
+    "IDENTITY_HEADER": "managed identity on an Azure machine",
+    "MSI_ENDPOINT": "managed identity, older machines",
+    "MSI_SECRET": "managed identity, older machines",
+    "HTTP_PROXY": "the way out of the network",
+    "HTTPS_PROXY": "the way out of the network",
+    "ALL_PROXY": "the way out of the network",
+    "NO_PROXY": "what needs no proxy",
+    "http_proxy": "the way out of the network",
+    "https_proxy": "the way out of the network",
+    "all_proxy": "the way out of the network",
+    "no_proxy": "what needs no proxy",
+    "REQUESTS_CA_BUNDLE": "certificates of an inspecting proxy",
+    "CURL_CA_BUNDLE": "certificates of an inspecting proxy",
+    "SSL_CERT_FILE": "certificates of an inspecting proxy",
+    "SSL_CERT_DIR": "certificates of an inspecting proxy",
+    "CUDA_VISIBLE_DEVICES": "which GPUs a local job may use",
+    "NVIDIA_VISIBLE_DEVICES": "which GPUs a local job may use",
+    "LD_LIBRARY_PATH": "libraries that a local job links",
+    "VIRTUAL_ENV": "the Python that a local job runs in",
+    "CONDA_PREFIX": "the Python that a local job runs in",
+    "UV_*": "how `uv run` of a local job finds Pythons, indexes and its cache",
+}
+"""Name, or a prefix and `*` → the reason. Everything else stays at home."""
+
+SIZE_LIMIT = 256 * 1024
+"""Bytes of all names and values together."""
+
+
+def travels(name: str) -> bool:
+    """Whether a variable of this name is on the allow-list."""
+    return name in TRAVELS or any(rule[-1] == "*" and name.startswith(rule[:-1]) for rule in TRAVELS)
+
+
+def caller(env: Mapping[str, str], cwd: Path) -> Caller:
+    """The caller's world: `cwd` made absolute, and the part of `env` that travels.
+
+    `ConfigError` when a value is not valid UTF-8, because it could not arrive unchanged.
+    """
+    kept = {name: value for name, value in env.items() if travels(name)}
+    folder = str(cwd.absolute())
+    for what, text in {**kept, "the current folder": folder}.items():
+        if not _encodes(text):
+            raise ConfigError(f"`{what}` is not valid UTF-8", hint="unset it or spell it in UTF-8")
+    return Caller(cwd=folder, env=kept)
+
+
+def caller_from_json(document: Json) -> Caller:
+    """The caller of a request; `RequestError` when it is malformed. Names that do not travel are dropped."""
+    if not isinstance(document, Mapping):
+        raise RequestError("`caller` is not an object", hint="send `cwd` and `env`")
+    cwd, env = document.get("cwd"), document.get("env")
+    if not isinstance(cwd, str) or not Path(cwd).is_absolute() or "\0" in cwd:
+        raise RequestError("`caller.cwd` is not an absolute path")
+    if not isinstance(env, Mapping) or not all(_is_variable(name, value) for name, value in env.items()):
+        raise RequestError("`caller.env` does not map names to texts")
+    if sum(len(name) + len(value) for name, value in env.items()) > SIZE_LIMIT:
+        raise RequestError(f"`caller.env` is larger than {SIZE_LIMIT} bytes")
+    return Caller(cwd=cwd, env={name: value for name, value in env.items() if travels(name)})
+
+
+def _is_variable(name: Json, value: Json) -> bool:
+    texts = isinstance(name, str) and isinstance(value, str)
+    return texts and "\0" not in name + value and "=" not in name and _encodes(name + value)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,155 @@
+"""The grammar of SKUs, and how a template's SKU becomes one for a given shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from aj.shared.errors import ShapeError
+
+GRAMMAR = (
+    "`[SERIES:][N]x [MEM]G<gpus>[-TYPE…][-IB][-NvLink|-xGMI][@region,…]` or `[N]x [MEM]C<cpus>[@region,…]`, "
+    "for example `G1`, `2x80G8-A100-NvLink`, `C2@westus2`"
+)
+
+_NUMBER = "[1-9][0-9]{0,5}"
+_LINK = "(?i:NvLink|xGMI)"
+_SKU = re.compile(
+    rf"""
+    (?: (?P<series> [A-Za-z0-9][A-Za-z0-9_.-]*) : )?
+    (?: (?P<nodes> {_NUMBER}) x [ ]? )?
+    (?P<memory> {_NUMBER})?
+    (?P<family> [GC]) (?P<count> {_NUMBER})
+    (?P<types> (?: - (?! (?: (?i:IB) | {_LINK} ) (?: [-@] | \Z) ) [A-Za-z0-9][A-Za-z0-9_.]* )*)
+    (?P<infiniband> - (?i:IB))?
+    (?P<links> (?: - {_LINK})*)
+    (?: @ (?P<regions> [A-Za-z0-9]+ (?: , [A-Za-z0-9]+)*) )?
+    """,
+    re.VERBOSE,
+)
+_SPELLING = {word.lower(): word for word in ("NVIDIA", "AMD", "NvLink", "xGMI")}
+_VENDORS = ("NVIDIA", "AMD")
+_RANGE = re.compile(rf"({_NUMBER})(?:(\+)|-({_NUMBER}))?")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Sku:
+    """A parsed SKU; `str()` spells it so that `parse_sku` gives the same value."""
+
+    family: Literal["G", "C"]
+    count: int
+    """GPUs per node of a G SKU; CPU size tier of a C SKU."""
+    nodes: int | None = None
+    """None where the SKU does not say, which schedules one node."""
+    memory_gb: int | None = None
+    """GB per GPU, at least."""
+    series: str | None = None
+    """Instance type series, as written."""
+    vendors: tuple[str, ...] = ()
+    """Any of `NVIDIA`, `AMD`; empty: any vendor."""
+    accelerators: tuple[str, ...] = ()
+    """Accelerator types as written, any of which will do; empty: any."""
+    infiniband: bool = False
+    links: tuple[str, ...] = ()
+    """Any of `NvLink`, `xGMI`; empty: any or none."""
+    regions: tuple[str, ...] = ()
+    """Lower case, any of which will do; empty: any."""
+
+    def __str__(self) -> str:
+        series = f"{self.series}:" if self.series else ""
+        nodes = f"{self.nodes}x" if self.nodes else ""
+        interconnect = ("IB",) if self.infiniband else ()
+        words = "".join(f"-{word}" for word in (*self.vendors, *self.accelerators, *interconnect, *self.links))
+        regions = "@" + ",".join(self.regions) if self.regions else ""
+        return f"{series}{nodes}{self.memory_gb or ''}{self.family}{self.count}{words}{regions}"
+
+
+def parse_sku(text: str, where: str) -> Sku:
+    """The SKU that `text` spells, whole; `ShapeError` shows the grammar for anything else."""
+    match = _SKU.fullmatch(text)
+    if match is None:
+        raise _malformed(text, where)
+    part = match.groupdict()
+    types, links = _words(part["types"]), _words(part["links"])
+    regions = tuple((part["regions"] or "").lower().split(",")) if part["regions"] else ()
+    for words in (types, links, regions):
+        if len(set(words)) != len(words):
+            raise _malformed(text, where)
+    if part["family"] == "C" and (part["series"] or types or links or part["infiniband"]):
+        raise _malformed(text, where)
+    return Sku(
+        family="G" if part["family"] == "G" else "C",
+        count=int(part["count"]),
+        nodes=int(part["nodes"]) if part["nodes"] else None,
+        memory_gb=int(part["memory"]) if part["memory"] else None,
+        series=part["series"],
+        vendors=tuple(word for word in types if word in _VENDORS),
+        accelerators=tuple(word for word in types if word not in _VENDORS),
+        infiniband=part["infiniband"] is not None,
+        links=links,
+        regions=regions,
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(_SPELLING.get(word.lower(), word) for word in text.split("-")[1:])
+
+
+def _malformed(text: str, where: str) -> ShapeError:
+    return ShapeError(f"`{text!r}` is not a SKU", where=where, hint=f"the grammar is {GRAMMAR}")
+
+
+def sku_shape(sku: Sku) -> tuple[int, int]:
+    """Nodes, and GPUs (or the CPU size tier) of each, that the SKU asks for."""
+    return sku.nodes or 1, sku.count
+
+
+def check_shape(sku: Sku, nodes: int, processes: int, where: str) -> None:
+    """Refuse a SKU that names another shape than the job has; `ShapeError` shows both values."""
+    if sku.nodes is not None and sku.nodes != nodes:
+        raise _conflict(f"`{sku}` asks for {sku.nodes} nodes, but the job has {nodes}", "{nodes}x", where)
+    if sku.count != processes:
+        what = "GPUs per node" if sku.family == "G" else "as its CPU size tier"
+        message = f"`{sku}` asks for {sku.count} {what}, but `-p` or `target.gpus_per_node` says {processes}"
+        raise _conflict(message, f"{sku.family}{{processes}}", where)
+
+
+def _conflict(message: str, placeholder: str, where: str) -> ShapeError:
+    return ShapeError(message, where=where, hint=f"write `{placeholder}` in the SKU, or make the two agree")
+
+
+def resolve_sku(sku: str | Mapping[str, str], nodes: int, processes: int, where: str) -> str:
+    """`jobs[0].sku` for a shape: the first range that contains `nodes`, with `{nodes}` and `{processes}` filled in.
+
+    The text is not parsed: what a SKU means is the backend's affair. `ShapeError` for a bad range, none that fits, or
+    another placeholder.
+    """
+    values = {"{nodes}": str(nodes), "{processes}": str(processes)}
+
+    def fill(match: re.Match[str]) -> str:
+        if match[0] not in values:
+            hint = "`{nodes}` and `{processes}` are the only placeholders of a SKU"
+            raise ShapeError(f"`{match[0]}` is not a placeholder", where=where, hint=hint)
+        return values[match[0]]
+
+    return _PLACEHOLDER.sub(fill, sku if isinstance(sku, str) else _in_range(sku, nodes, where))
+
+
+def _in_range(ranges: Mapping[str, str], nodes: int, where: str) -> str:
+    fitting = [sku for key, sku in ranges.items() if _contains(str(key), nodes, where)]
+    if not fitting:
+        known = ", ".join(f"`{key}`" for key in ranges) or "none"
+        raise ShapeError(f"no range of the SKU contains {nodes} nodes", where=where, hint=f"the ranges are {known}")
+    return fitting[0]
+
+
+def _contains(key: str, nodes: int, where: str) -> bool:
+    match = _RANGE.fullmatch(key)
+    low = int(match[1]) if match else 0
+    high = int(match[3]) if match and match[3] else low
+    if match is None or high < low:
+        raise ShapeError(f"`{key!r}` is not a range of nodes", where=where, hint="write `4`, `2-8` or `9+`")
+    return low <= nodes and (match[2] is not None or nodes <= high)

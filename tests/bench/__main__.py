@@ -1,0 +1,40 @@
+"""`python -m tests.bench`: speed and memory as ratios against references measured in the same run.
+
+One line a row: what, measured, reference, ratio, target. Nothing here fails: numbers are read by people.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench import bench_archive, bench_daemon, bench_scan, bench_startup
+from tests.bench.tree import source_tree
+
+
+def main() -> None:
+    """Run every benchmark, or those named on the command line: startup, scan, archive, daemon."""
+    chosen = sys.argv[1:] or ["startup", "scan", "archive", "daemon"]
+    with tempfile.TemporaryDirectory(prefix="aj-bench-") as folder:
+        root = Path(folder)
+        if "startup" in chosen:
+            show(bench_startup.run(root / "startup"))
+        if {"scan", "archive"} & {*chosen}:
+            tree = source_tree(root / "tree")
+            if "scan" in chosen:
+                show(bench_scan.run(tree))
+            if "archive" in chosen:
+                show(bench_archive.run(tree))
+        if "daemon" in chosen:
+            show(bench_daemon.run(root / "daemon"))
+
+
+def show(lines: list[str]) -> None:
+    """Print as soon as they are known."""
+    for line in lines:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
