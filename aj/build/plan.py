@@ -74,7 +74,7 @@ def judge(
 ) -> Plan:
     """The plan: each pure step `same`, `changed` or `new` against the baseline, then the writes as they were probed."""
     current = baseline_of(spec, outcomes)
-    steps = tuple(_verdict(outcomes[name], baseline) for name in PURE)
+    steps = _verdicts(outcomes, baseline, archive)
     diffs = {name: _diff(name, baseline, current) for name in ("template", "payload")}
     plan = Plan(
         plan_id="",
@@ -153,16 +153,37 @@ def _listing(folder: Path, tree: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _verdict(outcome: Outcome, baseline: Baseline | None) -> StepVerdict:
-    step = outcome.step
+def _verdicts(
+    outcomes: Mapping[str, Outcome], baseline: Baseline | None, archive: ArchivePlan
+) -> tuple[StepVerdict, ...]:
     if baseline is None:
-        return StepVerdict(step.name, step.kind, "new", (Why("first_run", step.name),))
-    before = baseline.steps[step.name]
-    if before["target"] == _target_digest(outcome):
-        rebuilt = tuple(why for why in outcome.ran if why.reason == "target_missing")
-        return StepVerdict(step.name, step.kind, "same", rebuilt)
-    why = tuple(key_changes(before["key"], step.key)) or tuple(Why("input_changed", path.stem) for path in step.reads)
-    return StepVerdict(step.name, step.kind, "changed", why or (Why("input_changed", step.name),))
+        return tuple(StepVerdict(name, outcomes[name].step.kind, "new", (Why("first_run", name),)) for name in PURE)
+    changed = {name for name in PURE if baseline.steps[name]["target"] != _target_digest(outcomes[name])}
+    verdicts = []
+    for name in PURE:
+        step = outcomes[name].step
+        if name not in changed:
+            rebuilt = tuple(why for why in outcomes[name].ran if why.reason == "target_missing")
+            verdicts.append(StepVerdict(name, step.kind, "same", rebuilt))
+            continue
+        inputs = [Why("input_changed", path.stem) for path in step.reads if path.stem in changed]
+        keys = [
+            why for why in key_changes(baseline.steps[name]["key"], step.key) if why.detail not in ("tree", "digest")
+        ]
+        files = [Why("input_changed", text) for text in _file_changes(archive)] if name == "archive" else []
+        why = (*keys, *files, *inputs) or (Why("key_changed", name),)
+        verdicts.append(StepVerdict(name, step.kind, "changed", why))
+    return tuple(verdicts)
+
+
+def _file_changes(archive: ArchivePlan) -> list[str]:
+    """Up to three of each kind by name, the rest by number."""
+    texts = []
+    for kind, files in (("added", archive.added), ("changed", archive.changed), ("removed", archive.removed)):
+        names = [f"`{file.path}` {kind}" for file in files[:3]]
+        rest = [f"{len(files) - 3} more {kind}"] if len(files) > 3 else []
+        texts += names + rest
+    return texts
 
 
 def _target_digest(outcome: Outcome) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat, starmap
@@ -24,7 +25,7 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a de
 
 
 class Entry(NamedTuple):
-    """One member of the code. A tuple, because a scan makes tens of thousands: a dataclass takes four times as long."""
+    """One member of the code. A tuple, because there are tens of thousands: a dataclass takes four times as long."""
 
     path: bytes
     """Relative to the root, raw bytes, `/` between components."""
@@ -50,6 +51,21 @@ class Skip:
     """`file:line: pattern` or `built-in: name`; None when no rule did it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """All files of one folder that is as it was: entries only for who asks."""
+
+    listing: Listing
+    memo: Memo
+
+    def entries(self) -> Iterator[Entry]:
+        """In no order."""
+        private = _private_mode(self.listing.folder + b"/")
+        modes = (private or (0o755 if mode & stat.S_IXUSR else 0o644) for mode in self.listing.numbers[::NUMBERS])
+        sizes = self.listing.numbers[1::NUMBERS]
+        return starmap(Entry, zip(self.listing.paths(), repeat("file"), modes, sizes, self.memo.hexes(), strict=False))
+
+
 _Unread = tuple[bytes, Memo, int]
 """A file, the memo of its folder, its index there."""
 
@@ -58,8 +74,10 @@ class Scan:
     """Walks the folder that is open as `top`; an excluded folder is never opened, and no link is followed."""
 
     def __init__(self, top: int, rules: Exclusions, cache: StatCache, emit: Emit) -> None:
+        self.plain: dict[bytes, Plain] = {}
+        """By folder."""
         self.entries: list[Entry] = []
-        """Files and empty folders, in no order."""
+        """All other files, and empty folders, in no order."""
         self.links: dict[bytes, bytes] = {}
         """Path → target."""
         self.folders: set[bytes] = set()
@@ -73,6 +91,7 @@ class Scan:
         self._rules = rules
         self._cache = cache
         self._emit = emit
+        self._files = 0
         self._unread: list[_Unread] = []
         self._unreadable: list[tuple[bytes, str]] = []
 
@@ -132,11 +151,12 @@ class Scan:
         return [path] if stat.S_ISDIR(mode) else []
 
     def _sort_out(self, listing: Listing, fd: int) -> list[bytes]:
-        """Make entries of the files, and name the folders in it that are to be walked."""
+        """Take in the files; the folders in it that are to be walked."""
         before = self._found()
         memo = self._cache.memo(listing, self._rules.digest)
-        if memo.is_plain():
-            self._repeat(listing, memo)
+        if memo.flags and memo.is_plain():
+            self.plain[listing.folder] = Plain(listing, memo)
+            self._files += len(memo.flags)
         else:
             self._judge(listing, memo, fd)
         prefix = listing.folder + b"/" if listing.folder else b""
@@ -145,13 +165,6 @@ class Scan:
         if listing.folder and not inner and self._found() == before:
             self.entries.append(Entry(listing.folder, "folder", 0o755, 0, ""))
         return inner
-
-    def _repeat(self, listing: Listing, memo: Memo) -> None:
-        """The whole of an unchanged folder without a loop: this is what an unchanged tree costs beyond its listing."""
-        private = _private_mode(listing.folder + b"/")
-        modes = [private or (0o755 if mode & stat.S_IXUSR else 0o644) for mode in listing.numbers[::NUMBERS]]
-        columns = zip(listing.paths(), repeat("file"), modes, listing.numbers[1::NUMBERS], memo.hexes(), strict=False)
-        self.entries += starmap(Entry, columns)
 
     def _judge(self, listing: Listing, memo: Memo, fd: int) -> None:
         """Ask the rules about each file that they did not select before, and note what is to be read."""
@@ -171,7 +184,7 @@ class Scan:
                 self.skipped.append(Skip(path, _KINDS.get(stat.S_IFMT(mode), "neither file, folder nor link"), None))
 
     def _found(self) -> int:
-        return len(self.entries) + len(self._unread) + len(self.links)
+        return self._files + len(self.entries) + len(self._unread) + len(self.links)
 
     def _excludes(self, path: bytes, mode: int) -> bool:
         rule = self._rules.excluding(path, path.rpartition(b"/")[2], folder=stat.S_ISDIR(mode))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from aj.build.beneath import open_root, shown, spellings
 from aj.build.links import Link, resolve
 from aj.build.remarks import named, remark_notices
 from aj.build.rules import HOME_RULE, Exclusions, exclusions
-from aj.build.scan import Entry, Scan, Skip
+from aj.build.scan import Entry, Plain, Scan, Skip
 from aj.build.statcache import StatCache
 from aj.shared.errors import CodeError, NotFoundError
 from aj.shared.model import Emit, Notice
@@ -23,7 +26,6 @@ from aj.shared.paths import Home
 __all__ = ["Entry", "Explanation", "Generated", "Selection", "Skip", "explain", "select", "tree_digest"]
 
 _TREE_FORMAT = b"aj tree 1\0"
-_BY_PATH = attrgetter("path")
 _LISTED = 10
 
 
@@ -40,7 +42,7 @@ class Selection:
     """The code of `root`."""
 
     root: Path
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     """Sorted by raw path."""
     skipped: tuple[Skip, ...]
     """Sorted by raw path."""
@@ -73,20 +75,19 @@ def select(
     rules = exclusions(root, home, ignore)
     scan = _scan(root, rules, cache, emit)
     links, notices = _links(root, rules, scan)
-    own = {entry.path: entry for entry in (*scan.entries, *links)}
     cache.keep(scan.folders)
-    notices += _add_generated(own, generated, scan.folders)
+    loose = {entry.path: entry for entry in (*scan.entries, *links)}
+    notices += _add_generated(loose, generated, scan)
     notices += _special_notices(scan.special)
     notices += remark_notices(sorted(scan.remarked))
-    entries = tuple(own[path] for path in sorted(own))
-    return Selection(root, entries, tuple(sorted(scan.skipped, key=_BY_PATH)), tuple(notices), tree_digest(entries))
+    tree = _tree(scan.plain, loose.values())
+    skipped = tuple(sorted(scan.skipped, key=attrgetter("path")))
+    return Selection(root, _Entries(scan.plain, loose.values()), skipped, tuple(notices), tree)
 
 
-def tree_digest(entries: Sequence[Entry]) -> str:
-    """SHA-256 of kinds, modes, sizes, digests and paths, column by column; `entries` are sorted by path."""
-    paths, kinds, modes, sizes, digests, _ = zip(*entries, strict=True) if entries else ((),) * 6
-    columns = (kinds, map(str, modes), map(str, sizes), digests)
-    return sha256(_TREE_FORMAT + "\n".join(map(",".join, columns)).encode() + b"\0" + b"\0".join(paths)).hexdigest()
+def tree_digest(entries: Iterable[Entry]) -> str:
+    """The digest of a whole tree, in any order: SHA-256 over each folder's path and the digest of what is in it."""
+    return _tree({}, entries)
 
 
 def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explanation:
@@ -110,6 +111,52 @@ def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explana
         return Explanation(raw, False, "neither file, folder nor link", None, None)
     kept = rules.last(raw, name, folder=folder)
     return Explanation(raw, True, "re-included" if kept else "no rule matches", str(kept) if kept else None, None)
+
+
+class _Entries(Sequence[Entry]):
+    """Sorted by path, made when somebody looks: for an unchanged tree the digest is enough."""
+
+    def __init__(self, plain: Mapping[bytes, Plain], loose: Iterable[Entry]) -> None:
+        self._parts = (plain.values(), loose)
+
+    @cached_property
+    def _all(self) -> tuple[Entry, ...]:
+        plain, loose = self._parts
+        return tuple(sorted([*chain.from_iterable(part.entries() for part in plain), *loose]))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+
+def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry]) -> str:
+    groups: dict[bytes, list[Entry]] = {}
+    for entry in loose:
+        groups.setdefault(entry.path.rpartition(b"/")[0], []).append(entry)
+    totals = {}
+    for folder, part in plain.items():
+        if folder in groups:
+            groups[folder] += part.entries()
+        else:
+            totals[folder] = part.memo.total or part.memo.note_total(_total(part.entries()))
+    totals.update((folder, _total(group)) for folder, group in groups.items())
+    return sha256(_TREE_FORMAT + b"".join(folder + b"\0" + totals[folder] for folder in sorted(totals))).hexdigest()
+
+
+def _total(entries: Iterable[Entry]) -> bytes:
+    records = (
+        f"{entry.kind} {entry.mode:o} {entry.size} {entry.digest} ".encode() + entry.path + b"\0"
+        for entry in sorted(entries)
+    )
+    return sha256(b"".join(records)).digest()
 
 
 def _scan(root: Path, rules: Exclusions, cache: StatCache, emit: Emit) -> Scan:
@@ -168,18 +215,21 @@ def _link_notices(root: Path, rules: Exclusions, link: Link, written: bytes) -> 
     return notices
 
 
-def _add_generated(own: dict[bytes, Entry], generated: Mapping[bytes, Generated], folders: set[bytes]) -> list[Notice]:
+def _add_generated(own: dict[bytes, Entry], generated: Mapping[bytes, Generated], scan: Scan) -> list[Notice]:
     """Put the generated files over the project's; `CodeError` where a file meets a folder."""
     notices = []
     for path, file in sorted(generated.items()):
-        if path in own and path not in folders:
-            notices.append(Notice(f"aj's own `{shown(path)}` takes the place of the project's", where=shown(path)))
         parts = path.split(b"/")
-        for parent in (b"/".join(parts[:depth]) for depth in range(1, len(parts))):
+        parents = [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
+        for part in [scan.plain.pop(parent) for parent in (b"", *parents) if parent in scan.plain]:
+            own.update((entry.path, entry) for entry in part.entries())
+        if path in own and path not in scan.folders:
+            notices.append(Notice(f"aj's own `{shown(path)}` takes the place of the project's", where=shown(path)))
+        for parent in parents:
             if parent in own and own[parent].kind != "folder":
                 raise _conflict(path, parent, own[parent].kind)
             own.pop(parent, None)
-        if path in folders:
+        if path in scan.folders:
             raise _conflict(path, path, "folder")
         own[path] = Entry(path, "file", file.mode, len(file.content), sha256(file.content).hexdigest(), file.content)
     return notices

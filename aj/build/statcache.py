@@ -25,7 +25,7 @@ KNOWN, SELECTED = 64, 128
 _MAGIC = b"aj stat cache 1\n"
 _DIGEST = 32
 _LOOK = NUMBERS * 8
-_SIZES = struct.Struct("<Q5Q")
+_SIZES = struct.Struct("<Q6Q")
 _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _SLACK = 100
 
@@ -63,6 +63,8 @@ class Memo:
     """Digest of the rules that selected."""
     digests: bytearray = field(default_factory=bytearray)
     flags: bytearray = field(default_factory=bytearray)
+    total: bytes = b""
+    """See `note_total`; empty while nobody did."""
     changed: bool = False
 
     def is_plain(self) -> bool:
@@ -87,16 +89,22 @@ class Memo:
         if content.still and not fresh and self._look(index) == _packed(look):
             self._put(index, content.digest, KNOWN | SELECTED | content.remarks)
 
+    def note_total(self, total: bytes) -> bytes:
+        """Keep and give back the digest of all items as they are in the tree."""
+        self.total, self.changed = total, True
+        return total
+
     def under(self, rules: int) -> Memo:
         """The same knowledge, with nothing selected yet."""
         flags = bytearray(flag & ~SELECTED for flag in self.flags)
-        return replace(self, rules=rules, flags=flags, changed=True)
+        return replace(self, rules=rules, flags=flags, total=b"", changed=True)
 
     def after(self, listing: Listing) -> Memo:
         """The memo of a new listing, with the knowledge about the items that look the same."""
         old = {name: index for index, name in enumerate(self.names.split(b"\0")) if index < len(self.flags)}
         size = len(listing.seen) // _LOOK
-        new = Memo(listing.names, listing.seen, self.rules, bytearray(size * _DIGEST), bytearray(size), True)
+        new = Memo(listing.names, listing.seen, self.rules, bytearray(size * _DIGEST), bytearray(size))
+        new.changed = True
         for index, name in enumerate(listing.names.split(b"\0")[:size]):
             at = old.get(name)
             if at is not None and self._look(at) == new._look(index):
@@ -109,6 +117,7 @@ class Memo:
     def _put(self, index: int, digest: bytes, flags: int) -> None:
         self.digests[index * _DIGEST : (index + 1) * _DIGEST] = digest
         self.flags[index] = flags
+        self.total = b""
         self.changed = True
 
 
@@ -170,16 +179,16 @@ def _load(path: Path) -> dict[bytes, Memo]:
     while start < len(content):
         rules, *lengths = _SIZES.unpack_from(content, start)
         ends = list(accumulate(lengths, initial=start + _SIZES.size))
-        folder, names, seen, digests, flags = (content[a:b] for a, b in pairwise(ends))
-        found[folder] = Memo(names, seen, rules, bytearray(digests), bytearray(flags))
+        folder, names, seen, digests, flags, total = (content[a:b] for a, b in pairwise(ends))
+        found[folder] = Memo(names, seen, rules, bytearray(digests), bytearray(flags), total)
         start = ends[-1]
     return found
 
 
 def _dump(folders: dict[bytes, Memo]) -> bytes:
-    body = []
+    body: list[bytes | bytearray] = []
     for folder, memo in folders.items():
-        parts = (folder, memo.names, memo.seen, memo.digests, memo.flags)
+        parts = (folder, memo.names, memo.seen, memo.digests, memo.flags, memo.total)
         body += [_SIZES.pack(memo.rules, *map(len, parts)), *parts]
     whole = b"".join(body)
     return _MAGIC + hashlib.sha256(whole).digest() + whole

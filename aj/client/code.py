@@ -104,12 +104,12 @@ def _why(call: Call, ignore: Sequence[str], path: str) -> Answer:
     }
     verb = "is packed" if decision.packed else "stays here"
     text = f"{path} {verb}: {document['reason']}{f' ({decision.rule})' if decision.rule else ''}"
-    return Answer(document, lambda out: out.data(text))
+    return Answer(document, lambda out: out.line(text))
 
 
 def _show(out: Console, document: Mapping[str, Any]) -> None:
     for path in document.get("paths", ()):
-        out.data(path)
+        out.line(path)
     for warning in document["warnings"]:
         out.warn(Notice(**warning))
     summary = f"{counted(document['files'], 'file')}, {size(document['bytes'])}, tree {document['tree_sha256'][:12]}"
@@ -118,8 +118,8 @@ def _show(out: Console, document: Mapping[str, Any]) -> None:
         return
     out.painted(summary, "bold")
     for row in document["largest"]:
-        out.data(f"  {size(row['size']):>9}  {row['path']}")
+        out.line(f"  {size(row['size']):>9}  {row['path']}")
     if document["skipped"]:
         out.painted("skipped:", "bold")
     for row in document["skipped"]:
-        out.data(f"  {row['path']}  {row['reason']}")
+        out.line(f"  {row['path']}  {row['reason']}")

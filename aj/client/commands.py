@@ -151,7 +151,7 @@ def _answering_help(option: click.Option | None) -> click.Option | None:
 def _show_help(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         text = ctx.get_help()
-        raise Answered(Answer({"kind": "help", "command": ctx.command_path, "text": text}, lambda out: out.data(text)))
+        raise Answered(Answer({"kind": "help", "command": ctx.command_path, "text": text}, lambda out: out.line(text)))
 
 
 def _block(formatter: click.HelpFormatter, title: str, lines: Sequence[str]) -> None:

@@ -26,4 +26,4 @@ def completion(shell: str) -> Answer:
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(aj, {}, "aj", "_AJ_COMPLETE").source()
-    return Answer({"kind": "completion", "shell": shell, "script": script}, lambda out: out.data(script.rstrip("\n")))
+    return Answer({"kind": "completion", "shell": shell, "script": script}, lambda out: out.line(script.rstrip("\n")))

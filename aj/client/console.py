@@ -62,7 +62,7 @@ class Console:
         self.flush()
         return answer.exit_code
 
-    def data(self, text: str = "") -> None:
+    def line(self, text: str = "") -> None:
         """A line that a script would read; control characters made visible."""
         self._write(self.out, text.translate(_VISIBLE) + "\n")
 

@@ -82,4 +82,4 @@ def _stop(call: Call, force: bool) -> bool:
 
 def _answer(action: str, state: str) -> Answer:
     document = {"kind": "command_result", "action": action, "status": state}
-    return Answer(document, lambda out: out.data(f"daemon: {state}"))
+    return Answer(document, lambda out: out.line(f"daemon: {state}"))

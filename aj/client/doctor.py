@@ -146,4 +146,4 @@ def _show(out: Console, checks: list[Check]) -> None:
     for check in checks:
         out.painted(f"{check.state:<4}  {check.name:<{width}}  {check.detail}", _STYLES[check.state])
         if check.hint and check.state != "ok":
-            out.data(f"{'':{width + 8}}{check.hint}")
+            out.line(f"{'':{width + 8}}{check.hint}")

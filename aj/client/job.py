@@ -49,7 +49,7 @@ def status(call: Call, ref: str) -> Answer:
     """Print one job's status in a word."""
     found = call.connect().job(ref)
     document = {"kind": "job_status", **{key: found.get(key) for key in ("id", "name", "azure_name", "status")}}
-    return Answer(document, lambda out: out.data(str(found["status"])))
+    return Answer(document, lambda out: out.line(str(found["status"])))
 
 
 @job.command(examples=("aj job logs pretrain_1a2b3c4d", "aj job logs -f 1a2b"))
@@ -86,7 +86,7 @@ def cancel(call: Call, ref: str) -> Answer:
     """End a job and all of its processes."""
     canceled = call.connect().cancel_job(ref)
     document = {"kind": "command_result", "action": "cancel", **canceled}
-    return Answer(document, lambda out: out.data(f"{canceled['azure_name']} {canceled['status']}"))
+    return Answer(document, lambda out: out.line(f"{canceled['azure_name']} {canceled['status']}"))
 
 
 def _processes(found: dict[str, object]) -> int:

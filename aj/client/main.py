@@ -49,7 +49,7 @@ _COMMANDS = {
 def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         document = {"kind": "version", "version": __version__}
-        raise Answered(Answer(document, lambda out: out.data(f"aj {__version__}")))
+        raise Answered(Answer(document, lambda out: out.line(f"aj {__version__}")))
 
 
 @click.group(

@@ -104,7 +104,7 @@ def _planned(call: Call, offline: bool, check: bool, output: str | None, options
     with progress(call.console) as emit:
         found = call.connect().plan(built.spec, call.caller(), offline=offline, emit=emit)
     warnings = [*({"message": w.message, "where": w.where, "hint": w.hint} for w in built.warnings), *found["warnings"]]
-    document = {**found, "kind": "plan", "warnings": warnings}
+    document = {"kind": "plan", **found, "warnings": warnings}
     if output:
         from aj.client.saved import write_saved
 

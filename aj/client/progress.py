@@ -35,7 +35,7 @@ def progress(console: Console) -> Iterator[Emit]:
         elif event.kind in ("note", "wait"):
             shown.pause()
             console.say(event.detail, "dim")
-        else:
+        elif event.kind != "step":  # a step that takes long tells of itself
             shown.update(event)
 
     try:
@@ -52,7 +52,7 @@ class _Lines:
     def update(self, event: Event) -> None:
         if monotonic() >= self._next:
             self._next = monotonic() + LINE_EVERY_SECONDS
-            self._console.say(f"{event.kind}: {_sentence(event)}")
+            self._console.say(f"{event.kind}: {_counted(event)}")
             self._console.flush()
 
     def pause(self) -> None:
@@ -107,14 +107,10 @@ def _rate(amount: int, seconds: float) -> str:
     return f", {size(int(amount / seconds))}/s" if amount > 0 and seconds > 0 else ""
 
 
-def _sentence(event: Event) -> str:
-    return f"{event.detail} {_counted(event)}".strip()
-
-
 def _counted(event: Event) -> str:
     from aj.client.show import size
 
     if event.completed is None:
-        return ""
+        return event.detail
     spell = size if event.kind in _BYTES else str
     return f"{spell(event.completed)} of {spell(event.total)}" if event.total else spell(event.completed)

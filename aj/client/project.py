@@ -135,7 +135,7 @@ def editor_schema() -> bytes:
 
 def _show_init(out: Console, home: Home, written: list[Path]) -> None:
     for path in written:
-        out.data(f"wrote {path}")
+        out.line(f"wrote {path}")
     if not written:
         out.say(f"nothing to do: {home.root} has it all")
     out.say("next: `aj run -t local python --version`")

@@ -44,7 +44,7 @@ def list_entries(call: Call) -> Answer:
 def show(call: Call, ticket: str) -> Answer:
     """Show one entry."""
     entry = call.connect().ticket(ticket)
-    return Answer({**entry, "kind": "queue_entry"}, lambda out: show_fields(out, entry))
+    return Answer({"kind": "queue_entry", **entry}, lambda out: show_fields(out, entry))
 
 
 @queue.command(
@@ -64,7 +64,7 @@ def wait(call: Call, ticket: str, timeout: int | None) -> Answer:
     except KeyboardInterrupt:
         hint = f"`aj queue wait {ticket}` waits again, `aj queue cancel {ticket}` cancels it"
         raise InterruptedByUser("no longer waiting; the entry goes on", hint=hint) from None
-    document = {**entry, "kind": "queue_entry"}
+    document = {"kind": "queue_entry", **entry}
     return Answer(document, lambda out: _show_ended(out, entry), _exit_code(entry))
 
 
@@ -75,7 +75,7 @@ def cancel(call: Call, ticket: str) -> Answer:
     """Cancel an entry that is still pending."""
     entry = call.connect().cancel_ticket(ticket)
     document = {"kind": "command_result", "action": "cancel", "ticket": entry["ticket"], "status": entry["state"]}
-    return Answer(document, lambda out: out.data(f"{entry['ticket']} {entry['state']}"))
+    return Answer(document, lambda out: out.line(f"{entry['ticket']} {entry['state']}"))
 
 
 @click.command("list", cls=Command, examples=("aj list -n 5", "aj --json list | jq '.records[0].archive_sha256'"))

@@ -84,7 +84,7 @@ def update(call: Call) -> Answer:
 
     def show(out: Console) -> None:
         for state in changed:
-            out.data(f"{'removed' if state.state == 'stale' else 'wrote'} {state.path}")
+            out.line(f"{'removed' if state.state == 'stale' else 'wrote'} {state.path}")
         out.say(f"{counted(len(found) - len(changed), 'snapshot')} unchanged")
 
     return Answer(document, show)
@@ -174,7 +174,7 @@ def _rendered_payload(spec: JobSpec) -> Answer:
     document = {"kind": "payload", "backend": spec.service, "payload_sha256": payload_sha256(payload), "payload": shown}
 
     def show(out: Console) -> None:
-        out.data(canonical(shown).decode().rstrip("\n"))
+        out.line(canonical(shown).decode().rstrip("\n"))
         _say_symbolic(out, hidden)
 
     return Answer(document, show)
@@ -189,7 +189,7 @@ def _rendered_amlt(spec: JobSpec) -> Answer:
     config = redact(amlt_document(spec), hidden)
 
     def show(out: Console) -> None:
-        out.data(dump(config).rstrip("\n"))
+        out.line(dump(config).rstrip("\n"))
         _say_symbolic(out, hidden)
 
     return Answer({"kind": "amlt_document", "backend": spec.service, "config": config}, show)

@@ -132,7 +132,7 @@ def _dry_run(call: Call, spec: JobSpec) -> Answer:
     shown = redact(config, hidden)
 
     def show(out: Console) -> None:
-        out.data(dump(shown).rstrip("\n"))
+        out.line(dump(shown).rstrip("\n"))
         if hidden:
             out.say(f"values of {', '.join(sorted(hidden))} are hidden here; the file has them")
         out.say(f"written to {path}; nothing was submitted")

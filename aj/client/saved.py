@@ -62,6 +62,7 @@ def _document(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("kind") != _KIND or document.get("format") != FORMAT:
         raise InputError("not a saved plan of this version", where=str(path), hint="`aj plan -o FILE` saves one")
     check(document, "saved-plan", f"the saved plan `{path}`")
+    check(document["spec"], "jobspec", f"the job of the saved plan `{path}`")
     return document
 
 

@@ -40,7 +40,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def show_result(say: Say, result: Mapping[str, Any]) -> None:
-    """What became of a submission and how to go on."""
+    """What became of a submission."""
     say(f"{result['status']}  {result['name']}", "bold")
     remote = result.get("azure_name")
     rows = {
@@ -49,19 +49,17 @@ def show_result(say: Say, result: Mapping[str, Any]) -> None:
         "code": _code(result.get("archive")),
         "portal": result.get("portal_url"),
         "note": result.get("note"),
-        "follow": _follow(result),
     }
     for label, value in rows.items():
         if value:
             say(f"  {label:<8}{value}")
 
 
-def _follow(result: Mapping[str, Any]) -> str | None:
+def way_on(result: Mapping[str, Any]) -> str:
+    """The command that goes on with a submission which is not followed."""
     if result["status"] == "queued":
-        return f"aj queue wait {result.get('ticket') or result['id']}"
-    return (
-        f"aj job logs -f {result['azure_name']}" if result.get("azure_name") and not result.get("job_status") else None
-    )
+        return f"aj queue wait {result['ticket'] or result['id']}"
+    return f"aj job logs -f {result['azure_name']}"
 
 
 def _shape(result: Mapping[str, Any]) -> str:
@@ -79,18 +77,18 @@ def show_plan(out: Console, plan: Mapping[str, Any]) -> None:
     """The steps with verdict and reason, the changed files, the diffs, and one closing line."""
     against = f"compared with run {plan['baseline']}" if plan["baseline"] else "nothing of it was submitted yet"
     out.painted(f"{plan['template']} on {plan['backend']}, {against}", "bold")
-    out.data()
+    out.line()
     width = max(len(step["name"]) for step in plan["steps"])
     for step in plan["steps"]:
         sign, style = _VERDICTS[step["verdict"]]
-        out.painted(f"  {sign} {step['name']:<{width}}  {step['verdict']:<8}{_why(step)}".rstrip(), style)
+        out.painted(f"  {sign} {step['name']:<{width}}  {step['verdict']:<7}  {_why(step)}".rstrip(), style)
     _show_files(out, plan["archive"])
     for name, diff in plan["diffs"].items():
         if diff:
-            out.data()
+            out.line()
             out.painted(f"{name}:", "bold")
             show_diff(out, diff)
-    out.data()
+    out.line()
     out.painted(closing_line(plan), "bold")
 
 
@@ -106,19 +104,19 @@ def closing_line(plan: Mapping[str, Any]) -> str:
 
 
 def _why(step: Mapping[str, Any]) -> str:
-    said = [f"{why['reason'].replace('_', ' ')}: {why['detail']}" for why in step["why"]]
-    if step["name"] == "submit":
-        said = [why["detail"] for why in step["why"]]
-    elif step["verdict"] == "new":
-        said = []
-    if step["bytes"]:
-        said.insert(0, size(step["bytes"]))
-    return "; ".join(said)
+    if step["verdict"] == "new":
+        return ""
+    plain = ("input_changed", "key_changed", "first_run")
+    said = [
+        why["detail"] if why["reason"] in plain else f"{why['reason'].replace('_', ' ')}: {why['detail']}"
+        for why in step["why"]
+    ]
+    return ", ".join([size(step["bytes"]), *said] if step["bytes"] else said)
 
 
 def _show_files(out: Console, archive: Mapping[str, Any]) -> None:
-    out.data()
-    out.data(f"code: {counted(archive['files'], 'file')}, {size(archive['size'])} packed, {archive['sha256'][:12]}")
+    out.line()
+    out.line(f"code: {counted(archive['files'], 'file')}, {size(archive['size'])} packed, {archive['sha256'][:12]}")
     marks: Sequence[tuple[str, str, Style]] = (
         ("added", "+", "green"),
         ("changed", "~", "yellow"),
@@ -130,7 +128,7 @@ def _show_files(out: Console, archive: Mapping[str, Any]) -> None:
             amount = f"  {size(change['size'])}" if change["size"] is not None else ""
             out.painted(f"  {sign} {change['path']}{amount}", style)
         if len(changes) > FILES_SHOWN:
-            out.data(f"  {sign} ... and {len(changes) - FILES_SHOWN} more")
+            out.line(f"  {sign} ... and {len(changes) - FILES_SHOWN} more")
 
 
 def show_diff(out: Console, diff: str) -> None:
@@ -146,7 +144,7 @@ def show_fields(out: Console, document: Mapping[str, Json]) -> None:
     rows = [(name, _cell(value)) for name, value in document.items() if name != "kind" and value not in (None, {}, [])]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        out.data(f"{name:<{width}}  {value}")
+        out.line(f"{name:<{width}}  {value}")
 
 
 def show_rows(out: Console, rows: Iterable[Mapping[str, Json]], columns: Sequence[str], empty: str) -> None:

@@ -10,7 +10,7 @@ from aj.client.call import Call
 from aj.client.console import Answer, Console
 from aj.client.follow import Follower
 from aj.client.progress import progress
-from aj.client.show import show_result
+from aj.client.show import show_result, way_on
 from aj.shared.errors import AjError, InterruptedByUser, OutcomeUnknownError, from_wire, to_wire
 from aj.shared.jsonio import Json
 
@@ -49,7 +49,7 @@ class Submission:
         if result["error"]:
             return failed(result, from_wire(result["error"]))
         if not self._follows():
-            return Answer(result, lambda out: show_result(out.painted, result))
+            return Answer(result, lambda out: _show_sent(out, result))
         return self._followed(client, result)
 
     def _send(self, client: Client) -> Mapping[str, Any]:
@@ -134,6 +134,11 @@ def failed(known: Mapping[str, Json], error: AjError) -> Answer:
         "error": to_wire(error),
     }
     return Answer(document, lambda out: out.error(error), error.exit_code)
+
+
+def _show_sent(out: Console, result: Mapping[str, Any]) -> None:
+    show_result(out.painted, result)
+    out.painted(f"  follow  {way_on(result)}")
 
 
 def _ended(job: Mapping[str, Any], follower: Follower, result: Mapping[str, Any]) -> Answer:

@@ -98,10 +98,10 @@ def schema(name: str | None) -> Answer:
 
     if name is None:
         names = sorted(path.name.removesuffix(".schema.json") for path in shipped("schemas").glob("*.schema.json"))
-        return Answer({"kind": "schema_list", "names": names}, lambda out: out.data("\n".join(names)))
+        return Answer({"kind": "schema_list", "names": names}, lambda out: out.line("\n".join(names)))
     found = load_schema(name)
     text = json.dumps(found, indent=2, ensure_ascii=False)
-    return Answer({"kind": "schema", "name": name, "schema": found}, lambda out: out.data(text))
+    return Answer({"kind": "schema", "name": name, "schema": found}, lambda out: out.line(text))
 
 
 def _validated(home: Home, name: str) -> dict[str, Json]:
@@ -122,7 +122,7 @@ def _print(out: Console, found: Template) -> None:
     from aj.shared.yaml import dump
 
     _warn(out, found)
-    out.data(dump(found.raw).rstrip("\n"))
+    out.line(dump(found.raw).rstrip("\n"))
 
 
 def _explain(out: Console, found: Template) -> None:
@@ -164,4 +164,4 @@ def _show_validation(out: Console, document: Mapping[str, Any]) -> None:
             out.warn(Notice(**warning))
         for issue in result["issues"]:
             out.error(TemplateError(issue["message"], where=issue["where"], hint=issue["hint"]))
-    out.data(f"{document['valid_count']} valid, {document['invalid_count']} invalid")
+    out.line(f"{document['valid_count']} valid, {document['invalid_count']} invalid")

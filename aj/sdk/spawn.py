@@ -63,12 +63,11 @@ class Daemon:
     def ensure(self, emit: Emit = nowhere) -> dict[str, Any]:
         """A running daemon of this very version, started or replaced where that is needed: what it says of itself."""
         make_private(self.place)
-        ours = fingerprint()
         deadline = monotonic() + START_SECONDS
         starts = offset = 0
         while True:
             found = self._ask()
-            if found and found.get("fingerprint") == ours and not found.get("draining"):
+            if found and found.get("fingerprint") == fingerprint() and not found.get("draining"):
                 return found
             if found:
                 if starts == STARTS:
@@ -77,6 +76,7 @@ class Daemon:
                 deadline = monotonic() + START_SECONDS
             elif (lock := acquire(self.place.lock)) is not None:
                 if starts == STARTS:
+                    os.close(lock)
                     raise DaemonError("the daemon does not start", where=str(self.place.log), hint=self._tail(offset))
                 starts += 1
                 offset = self._start(lock)

@@ -116,7 +116,7 @@ def _unknown_keys(mapping: Mapping[str, Json], where: str, schema: Mapping[str, 
         if key in known or any(re.search(pattern, key) for pattern in patterns):
             continue
         if close := key if key in meant else close_match(key, [*known, *meant]):
-            hint = f"did you mean `{meant.get(close, close)}`?"
+            hint: str | None = f"did you mean `{meant.get(close, close)}`?"
         else:
             hint = "the keys here are " + ", ".join(f"`{each}`" for each in known) if known else None
         yield Violation(where + pointer(key), f"unknown key {_shown(key)}", hint)

@@ -59,6 +59,14 @@ def test_help_imports_nothing_heavy(project: Any) -> None:
         }
 
 
+def test_template_show_imports_neither_validator_nor_renderer(project: Any) -> None:
+    project.template()
+    words = [sys.executable, "-X", "importtime", "-m", "aj", "template", "show", "local"]
+    ran = subprocess.run(words, cwd=project.folder, env=project.env, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in ran.stderr.splitlines()}
+    assert not loaded & {"jsonschema", "rich", "http", "asyncio", "jinja2", "doit", "starlette", "azure", "kubernetes"}
+
+
 def test_run_help_shows_examples_sections_and_exit_codes(here: Here) -> None:
     text = here("run", "--help").out
     for part in ("Examples:", "aj run -t local python train.py", "Shape:", "Exit codes:", "130 interrupted"):

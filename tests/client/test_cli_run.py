@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -34,7 +35,8 @@ def ready(project: Any) -> Any:
 
 def _files(folder: Path) -> dict[str, bytes]:
     build = folder / ".azure_jobs" / "build"
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and build not in path.parents}
+    files = (path for path in folder.rglob("*") if path.is_file() and build not in path.parents)
+    return {str(path): path.read_bytes() for path in files if path.suffix not in (".db-shm", ".db-wal")}
 
 
 def test_four_processes_get_the_exact_words_and_their_rank_stands_in_front(ready: Any) -> None:
@@ -189,6 +191,53 @@ def test_ctrl_c_cancels_a_followed_local_job_and_ends_every_child(
         assert (document["kind"], document["job_status"]) == ("submission_result", "Canceled")
         assert document["error"]["type"] == "InterruptedByUser"
     assert ready.aj("--json", "job", "list").document()["jobs"][0]["status"] == "Canceled"
+
+
+def test_a_second_ctrl_c_leaves_at_once(ready: Any, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    stubborn = "trap '' TERM INT; touch \"$PIDS/$$\"; while true; do sleep 1; done"
+    child = ready.start(
+        "run", "-t", "local", "--env", f"PIDS={pids}", "bash", "-c", stubborn,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+    _wait_for(pids)
+    os.killpg(child.pid, signal.SIGINT)
+    for line in child.stderr:
+        if b"Ctrl-C again leaves at once" in line:
+            break
+    os.killpg(child.pid, signal.SIGINT)
+    _, err = child.communicate(timeout=10)
+    assert child.returncode == 130
+    assert err == b"error: interrupted\n"
+
+
+def test_ctrl_c_before_the_job_is_sent_tells_what_goes_on(ready: Any) -> None:
+    lock = ready.home / "build" / "lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        child = ready.start(
+            "--json",
+            "run",
+            "-t",
+            "local",
+            "echo",
+            "later",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        for line in child.stderr:
+            if b"another build of this project is running" in line:
+                break
+        os.killpg(child.pid, signal.SIGINT)
+        out, _ = child.communicate(timeout=60)
+    document = json.loads(out)
+    assert (child.returncode, document["status"]) == (130, "unknown")
+    assert f"`aj queue show {document['id']}`" in document["error"]["hint"]
+    assert ready.aj("queue", "wait", document["id"]).code == 0
+    assert ready.aj("job", "logs", "-f", document["id"]).out == "later\n"
 
 
 def test_no_follow_returns_at_once_and_cancel_ends_the_job(ready: Any, tmp_path: Path) -> None:

@@ -130,9 +130,9 @@ def test_a_plan_shows_steps_files_diffs_and_one_closing_line() -> None:
     show_plan(console, _plan())
     text = out.getvalue()
     assert text.splitlines()[0] == "gpu on local, compared with run 12345678"
-    assert "  ~ archive      changed key changed: tree\n" in text
-    assert "  > upload-code  would   1.5 kB; remote missing: abc\n" in text
-    assert "  > submit       would   one job, 2 nodes\n" in text
+    assert "  ~ archive      changed  tree\n" in text
+    assert "  > upload-code  would    1.5 kB, remote missing: abc\n" in text
+    assert "  > submit       would    one job, 2 nodes\n" in text
     assert "  + ... and 5 more\n" in text
     assert "  ~ train.py  2.0 kB\n  - old\\x1b.py\n" in text
     assert "\npayload:\n--- a\n+++ b\n" in text

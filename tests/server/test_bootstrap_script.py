@@ -373,6 +373,22 @@ def test_waiters_go_on_when_the_unpacking_process_is_killed(node: Node, tmp_path
     assert len({out for _, out, _ in results}) == 1
 
 
+def test_who_takes_the_lock_of_an_owner_that_finished_meanwhile_does_not_unpack_again(
+    node: Node, tmp_path: Path
+) -> None:
+    path = tools(tmp_path / "bin", without=("ln",))
+    ln = tmp_path / "bin" / "ln"
+    whole_other_run = f"PATH={os.environ['PATH']} bash '{BOOTSTRAP}' '{node.archive}'"
+    ln.write_text(
+        f"#!{shutil.which('bash')}\nmkdir '{tmp_path}/once' 2>/dev/null && {whole_other_run}\nexec {shutil.which('ln')} \"$@\"\n"
+    )
+    ln.chmod(0o755)
+    status, out, err = node.run({"PATH": path})
+    assert (status, err) == (0, "")
+    assert len(set(out.split())) == 1
+    assert len(list(node.place.glob("code.errors.*"))) == 1, "unpacked more than once"
+
+
 def test_TERM_ends_a_process_that_waits(node: Node) -> None:
     start = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
     _leave_dead_owner(node, f"{os.getpid()}:{start}")

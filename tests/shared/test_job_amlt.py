@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,22 @@ from aj.shared.template.template import Template, load_template
 from aj.shared.yaml import Mark
 
 IDENTITY = Identity("0123abcd", "vision", "2026-01-31T08:00:00+00:00")
+SMALL = "base:\nconfig:\n  target: {service: local, gpus_per_node: 1}\n  jobs: [{instance_count: 1}]\n"
 FULL = """\
 base:
 config:
   description: costs $5
   target:
     {service: local, name: vc, subscription_id: s, resource_group: g, workspace_name: w, queue: q, cluster: c,
-     gpus_per_node: 8, namespace: n, context: k, cpus_per_node: 4, memory: 64Gi, rdma: true, priority_class: p, labels: {a: b}}
-  environment: {image: pytorch, registry: nvcr.io, setup: ['echo $HOME'], conda_yaml_file: $CONFIG_DIR/$X.yaml, username: me}
+     gpus_per_node: 8, namespace: n, context: k, cpus_per_node: 4, memory: 64Gi, rdma: true, priority_class: p,
+     labels: {a: b}}
+  environment:
+    {image: pytorch, registry: nvcr.io, setup: ['echo $HOME'], conda_yaml_file: $CONFIG_DIR/$X.yaml, username: me}
   code: {local_dir: $CONFIG_DIR/../.., ignore: ['$x']}
   storage:
-    data: {storage_account_name: acc, container_name: con, mount_dir: /data/$x, local_dir: '${CONFIG_DIR}/d', is_output: false}
+    data:
+      {storage_account_name: acc, container_name: con, mount_dir: /data/$x, local_dir: '${CONFIG_DIR}/d',
+       is_output: false}
   env_defaults: {A: '$CONFIG_DIR'}
   jobs:
   - name: given
@@ -134,8 +140,14 @@ def test_only_CONFIG_DIR_of_paths_stays(tmp_path: Path) -> None:
     ],
 )
 def test_what_only_looks_like_CONFIG_DIR(tmp_path: Path, written: str, escaped: str) -> None:
-    text = f"base:\nconfig: {{target: {{service: local, gpus_per_node: 1}}, code: {{local_dir: '{written}'}}, jobs: [{{instance_count: 1}}]}}\n"
+    text = f"{SMALL}  code: {{local_dir: '{written}'}}\n"
     assert amlt_document(job(tmp_path, text))["code"]["local_dir"] == escaped
+
+
+def test_services_have_the_names_that_amlt_knows(tmp_path: Path) -> None:
+    spec = job(tmp_path)
+    assert amlt_document(replace(spec, service="sing"))["target"]["service"] == "singularity"
+    assert amlt_document(replace(spec, service="volcano"))["target"]["service"] == "volcano"
 
 
 def test_the_template_itself_is_not_touched(tmp_path: Path) -> None:
@@ -152,8 +164,7 @@ def test_entries_that_may_stay_open_are_closed_before_the_command(tmp_path: Path
 
 
 def test_a_template_without_jobs_or_command(tmp_path: Path) -> None:
-    text = "base:\nconfig: {target: {service: local, gpus_per_node: 1}, jobs: [{instance_count: 1}]}\n"
-    document = amlt_document(job(tmp_path, text, "echo", "hi"))
+    document = amlt_document(job(tmp_path, SMALL, "echo", "hi"))
     assert document["jobs"][0]["command"] == ["echo hi"]
     assert "sku" not in document["jobs"][0] and document["target"] == {"service": "local"}
 
@@ -199,7 +210,7 @@ _configs = st.fixed_dictionaries(
 @given(_configs, st.lists(_text, min_size=1, max_size=4).filter(lambda words: bool(words[0].strip())))
 def test_amlt_reads_back_the_overlaid_document_exactly(config: dict[str, Any], words: list[str]) -> None:
     origin = {"": Origin(Mark("t.yaml", 1, 1), ("t.yaml",))}
-    template = Template("t", Path("t.yaml"), None, config, origin, (), ())
+    template = Template("t", Path("t.yaml"), raw=config, provenance=origin, sources=(), notices=())
     call = Invocation(("echo", *words), Path("/nowhere"), nodes=1, env={"PW": words[0]})
     spec = build_spec(template, call, IDENTITY).spec
     document = amlt_document(spec)

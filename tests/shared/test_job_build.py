@@ -42,7 +42,7 @@ def build(code: Path) -> Build:
 def written(code: Path, text: str) -> Template:
     home = Home(code / ".azure_jobs")
     home.templates.mkdir(parents=True, exist_ok=True)
-    (home.templates / "gpu.yaml").write_text("base:\n" + text)
+    (home.templates / "gpu.yaml").write_bytes(b"base:\n" + text.encode())
     return load_template(home, "gpu")
 
 
@@ -235,6 +235,16 @@ def test_E05_a_block_of_the_template_and_the_users_words(build: Build) -> None:
     )
     command = build(text.replace("[{instance_count: 3}]", "\n  - instance_count: 3")).spec.command
     assert command == 'export A=1\npython -c "print(1)"\n# note\necho done\necho hi'
+
+
+def test_E12_a_template_saved_with_carriage_returns_gives_the_same_script(code: Path) -> None:
+    text = LOCAL.replace(
+        "[{instance_count: 3}]", "\n  - instance_count: 3\n    command: |\n      export A=1\n      pwd"
+    )
+    call = Invocation(("echo", "hi"), code)
+    command = build_spec(written(code, text), call, IDENTITY).spec.command
+    assert command == "export A=1\npwd\necho hi"
+    assert build_spec(written(code, text.replace("\n", "\r\n")), call, IDENTITY).spec.command == command
 
 
 def test_E06_and_T19_what_the_template_notices_is_passed_on(build: Build) -> None:

@@ -200,10 +200,6 @@ def test_E07_holds_where_entries_are_evaluated(entry: str) -> None:
     assert done.returncode == 1 and done.stdout == b""
 
 
-def test_E12_only_line_feeds_are_added() -> None:
-    assert "\r" not in command_text(["a", "b\n"], ["c"])
-
-
 SWALLOWING = {
     "here-document without its end": "cat <<EOF >/dev/null\nbody",
     "here-document whose end is indented": "cat <<EOF >/dev/null\nbody\n EOF",

@@ -252,7 +252,7 @@ def test_every_field_of_amlt_s_own_schema_is_known(contracts: Path) -> None:
     }
     ours = load_schema("template")["$defs"]
     pairs = [(schema, ours["config"]), (schema["$defs"]["JobCommandSchema"], ours["job"])]
-    pairs += [(schema["$defs"][f"{name}Schema"], ours[room]) for name, room in rooms.items()]
+    pairs += [(schema["$defs"][name], ours[room]) for name, room in rooms.items()]
     submit = ours["job"]["properties"]["submit_args"]
     pairs += [(schema["$defs"]["BashSubmitArgsSchema"], submit)]
     for theirs, mine in pairs:

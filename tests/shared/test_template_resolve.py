@@ -11,6 +11,7 @@ from aj.shared.errors import TemplateError
 from aj.shared.jsonio import sha256
 from aj.shared.paths import Home
 from aj.shared.template.template import check_template, list_templates, load_template, resolve_template, template_names
+from aj.shared.yaml import dump, load
 
 
 @pytest.fixture
@@ -251,3 +252,14 @@ def test_lints_of_every_file_are_the_template_s_notices(home: Home) -> None:
     write(home, "template/low.yaml", "config:\n  description: x #y\n")
     (notice,) = resolve_template(home, "leaf").notices
     assert notice.where == ".azure_jobs/template/low.yaml:2:18"
+
+
+def test_the_deepest_values_in_the_longest_chain_need_no_recursion_limit(home: Home) -> None:
+    deep = "{a: [" * 45 + "1" + "]}" * 45
+    for index in range(240):
+        write(home, f"template/t{index}.yaml", f"base: t{index + 1}\n")
+    write(home, "template/t240.yaml", f"base: [low, low]\nconfig: {{_extra: {deep}}}\n")
+    write(home, "template/low.yaml", f"config: {{_extra: {deep}}}\n")
+    template = load_template(home, "t0")
+    assert len(template.provenance) == 1 + 90 + 3
+    assert load(dump(dict(template.raw)).encode(), "t").value == template.raw

@@ -183,7 +183,8 @@ def _start_supervisor(order: Order, lock: int) -> None:
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=order.folder,
-            env={},
+            # The very modules that we run, however we came by them; no process of the job sees this.
+            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             pass_fds=(lock,),
             start_new_session=True,
         )

@@ -209,7 +209,7 @@ def _overridden(template: Template, stable: Mapping[str, str]) -> Iterator[Notic
 
 def _renamed(spec: JobSpec) -> Iterator[Notice]:
     wanted = f"{spec.identity.base}_{spec.identity.id}"
-    if re.sub("[-_.]", "-", wanted.lower()) != re.sub("[-_.]", "-", spec.name.lower()):
+    if re.sub("[-_. ]", "-", wanted.lower()) != re.sub("[-_. ]", "-", spec.name.lower()):
         yield Notice(
             f"`{wanted}` is not a legal name there, the job is called `{spec.name}`", hint="AJ_NAME sets another"
         )

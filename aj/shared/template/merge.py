@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -76,11 +77,12 @@ def _sourced(value: Json, where: str, path: Path, source: tuple[Document, tuple[
     if isinstance(value, list):
         listed = [_sourced(item, where + pointer(index), (*path, index), source) for index, item in enumerate(value)]
         return Sourced(tuple(listed), origin)
-    if value is not None and is_env(path[:-1]):
+    if value is not None and _is_env(path[:-1]):
         return Sourced(document.spelling.get(where, value), origin)
     return Sourced(value, origin)
 
 
+# Where a template holds a mapping of environment variables.
 _ENVS: tuple[Path, ...] = (
     ("jobs", "*", "submit_args", "env"),
     ("environment", "env"),
@@ -90,8 +92,7 @@ _ENVS: tuple[Path, ...] = (
 )
 
 
-def is_env(path: Path) -> bool:
-    """Whether a template holds a mapping of environment variables at this path."""
+def _is_env(path: Path) -> bool:
     return any(
         len(path) == len(pattern) and all(wanted in ("*", part) for wanted, part in zip(pattern, path, strict=True))
         for pattern in _ENVS
@@ -133,8 +134,7 @@ def _values(tree: Sourced, keeps: Callable[[Path, Sourced], bool]) -> tuple[Json
 def repeated(tree: Sourced, path: Path = ()) -> Iterator[tuple[Path, Mark]]:
     """Each list that holds an item twice, since two ways lead to its file: the list's path, the item's place."""
     if tree.is_list and not any(item.is_map for item in tree.value):
-        marks = [item.origin.mark for item in tree.value]
-        if len(set(marks)) < len(marks):
-            yield path, next(mark for mark in marks if marks.count(mark) > 1)
+        times = Counter(item.origin.mark for item in tree.value)
+        yield from ((path, mark) for mark, count in times.most_common(1) if count > 1)
     for key, item in tree.value.items() if tree.is_map else enumerate(tree.value) if tree.is_list else ():
         yield from repeated(item, (*path, key))
