@@ -369,6 +369,20 @@ def test_what_ignores_TERM_is_killed_after_the_grace(start: Start, tmp_path: Pat
     assert _eventually(lambda: not _alive(int(escaped.read_text())))
 
 
+def test_what_lost_its_parent_to_TERM_is_still_killed(start: Start, tmp_path: Path) -> None:
+    loop = "while :; do sleep 1; done"
+    child = start(
+        f"setsid bash -c \"trap '' TERM; echo \\$\\$ > escaped; {loop}\" &\nwhile :; do sleep 0.1; done",
+        {"AJ_TERM_GRACE_SECONDS": "1"},
+    )
+    escaped = tmp_path / "code" / "escaped"
+    assert _eventually(lambda: escaped.exists() and escaped.read_text() != "")
+    child.terminate()
+    child.communicate(timeout=60)
+    assert child.returncode == 143
+    assert _eventually(lambda: not _alive(int(escaped.read_text())))
+
+
 def test_INT_is_a_keyboard_interrupt_in_python(start: Start, tmp_path: Path) -> None:
     wait = "pathlib.Path('ready').touch(); time.sleep(600)"
     program = f"import pathlib,sys,time\ntry:\n {wait}\nexcept KeyboardInterrupt:\n sys.exit(7)"
