@@ -114,6 +114,26 @@ class ChildError(AjError):
     """A child process failed: the message carries command, status, stdout and stderr."""
 
 
+class AzureError(AjError):
+    """Azure refused or failed a request."""
+
+
+class LoginError(AzureError):
+    """No credential of the caller gives a token for Azure."""
+
+
+class AccessError(AzureError):
+    """A role is missing, keys are disabled or a network rule forbids it."""
+
+
+class UnreachableError(AzureError):
+    """No connection: the request was surely not received."""
+
+
+class LostAnswerError(AzureError):
+    """The request was sent, its answer never came or said that the service failed."""
+
+
 class SubmissionError(AjError):
     """The backend refused or failed a submission; nothing is left running."""
 
