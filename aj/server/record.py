@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from aj import __version__
 from aj.server.child import Child, run
 from aj.server.workshop import Frozen
 from aj.shared.errors import AjError, to_wire
@@ -71,6 +72,13 @@ def hidden_values(spec: JobSpec) -> frozenset[str]:
     """The values that no event, error, log or record may show."""
     secret = secret_names(spec)
     return frozenset(spec.env[name] for name in env_names(spec) if name in secret or len(spec.env[name]) >= LONG)
+
+
+def provenance(caller: Caller) -> dict[str, str]:
+    """Where a job comes from: the commit of its folder, whether that was changed since, and this version of aj."""
+    state = git_state(caller)
+    git = {"git_commit": str(state["git_commit"]), "git_dirty": str(state["git_dirty"]).lower()}
+    return {"aj_version": __version__, **(git if state["git_commit"] else {})}
 
 
 def git_state(caller: Caller) -> dict[str, Json]:

@@ -213,5 +213,5 @@ def _start_supervisor(order: Order, lock: int) -> None:
 
 EXECUTION = Execution(
     effects=lambda home, caller: LocalEffects(home, caller, shipped("backends") / "archive" / "bootstrap.sh"),
-    jobs=LocalJobs,
+    jobs=lambda home, caller: LocalJobs(home),
 )
