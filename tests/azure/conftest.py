@@ -15,7 +15,7 @@ __all__ = ["azure", "azure_session", "azurite", "azurite_http", "certificate"]
 
 
 @pytest.fixture
-def place(azure: Azure) -> Place:  # noqa: F811
+def place(azure: Azure) -> Place:
     """A workspace with the compute `gpus` of four nodes."""
     made = azure.workspace("ws1")
     azure.compute(made, "gpus")
@@ -23,7 +23,7 @@ def place(azure: Azure) -> Place:  # noqa: F811
 
 
 @pytest.fixture
-def project(tmp_path: Path, azure: Azure, place: Place) -> Iterator[Project]:  # noqa: F811
+def project(tmp_path: Path, azure: Azure, place: Place) -> Iterator[Project]:
     """A project whose workspace is `place`."""
     made = Project(tmp_path / "p", azure)
     made.configure(place)
