@@ -138,4 +138,4 @@ def _show_init(out: Console, home: Home, written: list[Path]) -> None:
         out.line(f"wrote {path}")
     if not written:
         out.say(f"nothing to do: {home.root} has it all")
-    out.say("next: `aj run -t local python --version`")
+    out.say("X")
