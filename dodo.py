@@ -14,6 +14,7 @@ from fixtures.cases import graph_tasks
 
 ROOT = Path(__file__).parent
 BIN = Path(sys.executable).parent
+(ROOT / "build").mkdir(exist_ok=True)
 DOIT_CONFIG = {"default_tasks": ["lint", "types", "test"], "dep_file": str(ROOT / "build" / "doit.db"), "verbosity": 2}
 
 
@@ -62,5 +63,4 @@ def task_bench() -> dict[str, Any]:
 
 def task_graph() -> Iterator[dict[str, Any]]:
     """`graph:<case>:<step>`: the graph that `aj run` executes, for every fixture."""
-    (ROOT / "build").mkdir(exist_ok=True)
     yield from graph_tasks()
