@@ -9,7 +9,7 @@ import pytest
 
 from tests.azure.cloud import Azure, Place
 from tests.azure.fixtures import azure, azure_session, azurite, azurite_http, certificate
-from tests.azure.project import Project
+from tests.azure.project import Here, Project
 
 __all__ = ["azure", "azure_session", "azurite", "azurite_http", "certificate"]
 
@@ -29,3 +29,9 @@ def project(tmp_path: Path, azure: Azure, place: Place) -> Iterator[Project]:
     made.configure(place)
     yield made
     made.close()
+
+
+@pytest.fixture
+def here(project: Project) -> Here:
+    """The project without a daemon: quick."""
+    return Here(project)

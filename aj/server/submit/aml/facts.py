@@ -187,6 +187,15 @@ def configured_workspace(home: Home) -> str | None:
     return workspace_id(place["subscription_id"], place["resource_group"], place["workspace_name"]) if place else None
 
 
+def known_workspaces(home: Home) -> list[str]:
+    """The configured workspace, then those of remembered facts."""
+    found = [place] if (place := configured_workspace(home)) else []
+    for path in sorted(folder(home).glob("*.json")):
+        if (known := Memory(path).recall()) is not None:
+            found.append(str(known.facts["workspace"]["id"]))
+    return list({place.lower(): place for place in reversed(found)}.values())[::-1]
+
+
 def experiment_of(home: Home) -> str:
     """The experiment that the project's jobs belong to."""
     return str(checked_config(home).get("experiment", "Default"))
