@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from tests.azure.arm.blob import Account
 from tests.azure.arm.traffic import sequential
-from tests.azure.arm.world import Workspace, World, fresh_container, same
+from tests.azure.arm.world import PUBLIC, Workspace, World, fresh_container, same
 
 if TYPE_CHECKING:
     from tests.azure.arm.simulator import Simulator
@@ -39,6 +39,7 @@ def reset(world: Simulator) -> None:
     world.refusals.clear()
     world.violations.clear()
     world.blob.accounts.clear()
+    world.suffix = PUBLIC
 
 
 def settings(world: Simulator, **given: Any) -> None:
@@ -46,6 +47,11 @@ def settings(world: Simulator, **given: Any) -> None:
         if not hasattr(world.state.settings, name):
             raise ValueError(f"no setting `{name}`")
         setattr(world.state.settings, name, value)
+
+
+def cloud(world: Simulator, suffix: str) -> None:
+    """The storage suffix that datastores made from now on have, as `core.chinacloudapi.cn`."""
+    world.suffix = suffix
 
 
 def subscription(world: Simulator, id: str, name: str) -> None:
@@ -147,7 +153,7 @@ def complaints(world: Simulator) -> dict[str, list[str]]:
 VERBS: dict[str, Callable[..., Any]] = {
     verb.__name__: verb
     for verb in (
-        reset, settings, subscription, workspace, compute, identity, datastore, account, deny, rows, fault,
+        reset, settings, cloud, subscription, workspace, compute, identity, datastore, account, deny, rows, fault,
         faults_waiting, job, job_ids, write_log, traffic, forget_traffic, complaints,
     )
 }  # fmt: skip
