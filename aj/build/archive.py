@@ -77,9 +77,7 @@ def _members(entries: Iterable[Entry]) -> list[Entry]:
 
 def _check_path(path: bytes) -> None:
     if b"\0" in path or not {b"", b".", b".."}.isdisjoint(path.split(b"/")):
-        raise CodeError(
-            f"`{shown(path)}` is not a safe path for an archive", hint="rename it, or ignore it"
-        )
+        raise CodeError(f"`{shown(path)}` is not a safe path for an archive", hint="rename it, or ignore it")
 
 
 def _check_links(root: Path, members: Iterable[Entry]) -> None:
@@ -165,7 +163,7 @@ def _write(member: Entry, root: int, stream: _Stream, progress: _Progress) -> No
     elif member.kind == "link":
         stream.write(header(member.path, "link", 0o755, target=member.content or b""))
     else:
-        stream.write(header(member.path, "file", member.mode, size=member.size))
+        stream.write(header(member.path, "file", member.mode & 0o755, size=member.size))
         if member.content is None:
             _copy(member, root, stream, progress)
         else:

@@ -47,7 +47,9 @@ def stats(call: Call, template: str | None, list_all: bool, why: str | None) -> 
         return _why(call, ignore, why)
     found, notices = _select(call, ignore)
     files = [
-        (entry.path.decode("utf-8", "surrogateescape"), entry.size) for entry in found.entries if entry.kind != "folder"
+        (entry.path.decode("utf-8", "backslashreplace"), entry.size)
+        for entry in found.entries
+        if entry.kind != "folder"
     ]
     largest = sorted(files, key=lambda item: (-item[1], item[0]))[:LARGEST]
     document: dict[str, Any] = {
@@ -58,7 +60,7 @@ def stats(call: Call, template: str | None, list_all: bool, why: str | None) -> 
         "largest": [{"path": path, "size": amount} for path, amount in largest],
         "skipped": [
             {
-                "path": skip.path.decode("utf-8", "surrogateescape"),
+                "path": skip.path.decode("utf-8", "backslashreplace"),
                 "reason": f"{skip.reason}{f' ({skip.rule})' if skip.rule else ''}",
             }
             for skip in found.skipped

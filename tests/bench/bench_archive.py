@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from aj.build.archive import pack
@@ -80,7 +80,7 @@ def reference_archive(folder: Path, out: Path) -> None:
         tar.communicate()
 
 
-def quickest(works: dict[str, Callable[[], object]], out: Path) -> tuple[dict[str, float], dict[str, int]]:
+def quickest(works: Mapping[str, Callable[[], object]], out: Path) -> tuple[dict[str, float], dict[str, int]]:
     """Seconds of each work's quickest round, in turns because others use this machine too; and what size it wrote."""
     took = dict.fromkeys(works, float("inf"))
     sizes = {}

@@ -219,7 +219,7 @@ def test_I16_awkward_names_are_packed_unchanged(tmp_path: Path) -> None:
 
 def test_generated_files_are_packed_from_memory(tmp_path: Path) -> None:
     (tmp_path / "aj_runner.sh").write_text("the project's own")
-    generated = {b"aj_runner.sh": Generated(b"aj's", 0o755), b"new/.ssh/id": Generated(b"key", 0o600)}
+    generated = {b"aj_runner.sh": Generated(b"aj's", 0o4777), b"new/.ssh/id": Generated(b"key", 0o600)}
     out = io.BytesIO()
     record = pack(selected(tmp_path, generated), out, nowhere)
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as tar:

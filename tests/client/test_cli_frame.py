@@ -231,6 +231,14 @@ def test_names_that_are_not_utf8_never_break_the_output(project: Any) -> None:
     assert project.aj("template", "show", "é", env={"LC_ALL": "C", "PYTHONUTF8": "0"}).code == 2
 
 
+def test_words_that_are_not_utf8_are_refused_and_named(project: Any) -> None:
+    project.template()
+    for words in (("echo", b"\xff"), ("--env", b"A=\xff", "true")):
+        ran = project.aj("--json", "run", "-d", "-t", "local", *words)
+        assert ran.code == 2
+        assert "UTF-8" in ran.document()["error"]["message"]
+
+
 def _on_terminal(project: Any, *words: str, env: dict[str, str]) -> str:
     ours, theirs = pty.openpty()
     child = project.start(*words, stdout=theirs, stderr=theirs, env={**project.env, "TERM": "xterm", **env})

@@ -378,10 +378,13 @@ def test_who_takes_the_lock_of_an_owner_that_finished_meanwhile_does_not_unpack_
 ) -> None:
     path = tools(tmp_path / "bin", without=("ln",))
     ln = tmp_path / "bin" / "ln"
-    whole_other_run = f"PATH={os.environ['PATH']} bash '{BOOTSTRAP}' '{node.archive}'"
-    ln.write_text(
-        f"#!{shutil.which('bash')}\nmkdir '{tmp_path}/once' 2>/dev/null && {whole_other_run}\nexec {shutil.which('ln')} \"$@\"\n"
+    other = f"PATH={os.environ['PATH']} bash '{BOOTSTRAP}' '{node.archive}'"
+    lines = (
+        f"#!{shutil.which('bash')}",
+        f"mkdir '{tmp_path}/once' 2>/dev/null && {other}",
+        f'exec {shutil.which("ln")} "$@"',
     )
+    ln.write_text("\n".join(lines) + "\n")
     ln.chmod(0o755)
     status, out, err = node.run({"PATH": path})
     assert (status, err) == (0, "")

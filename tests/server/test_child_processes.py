@@ -96,7 +96,12 @@ def test_the_whole_group_ends(tmp_path: Path, how: str) -> None:
     cancel = threading.Event()
     note = tmp_path / "pid"
     if how == "cancel":
-        threading.Thread(target=lambda: (_wait_for(note), cancel.set())).start()
+
+        def end_it() -> None:
+            _wait_for(note)
+            cancel.set()
+
+        threading.Thread(target=end_it).start()
     seconds = 1.5 if how == "timeout" else 60.0
     with pytest.raises(ChildError, match=r"was canceled|was ended after 1\.5 s"):
         run(python(script, str(note), "meek", seconds=seconds, cancel=cancel))

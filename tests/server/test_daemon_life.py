@@ -175,7 +175,7 @@ def test_the_socket_is_private_from_its_first_instant(world: World, monkeypatch:
             super().bind(address)
             modes.append(stat.S_IMODE(os.lstat(address).st_mode))
 
-    monkeypatch.setattr(listening.socket, "socket", Watched)
+    monkeypatch.setattr(socket, "socket", Watched)
     before = os.umask(0)
     try:
         listening.bind(world.folder / "s").close()

@@ -219,7 +219,7 @@ SWALLOWING = {
     "dollar quote": "true $'abc\\'",
     "comment sign inside a word": "true a#'b",
     "comment sign behind a carriage return": "true \r#'b",
-    "escaped blank before a comment sign": "true \\ #'b",
+    "escaped blank before a comment sign": "true \\ # ||",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 
@@ -36,8 +35,7 @@ def amlt_document(spec: JobSpec) -> dict[str, Json]:
 
 def overlaid(spec: JobSpec) -> dict[str, Json]:
     """What the document says once amlt has read it: the template with aj's resolved fields, without aj's own."""
-    document: dict[str, Json] = copy.deepcopy(dict(spec.template.raw))
-    document.pop("_extra", None)
+    document = {key: value for key, value in spec.template.raw.items() if key != "_extra"}
     target = {key: value for key, value in document.get("target", {}).items() if key not in _OWN_TARGET_FIELDS}
     document["target"] = {**target, "service": _SERVICES.get(spec.service, spec.service)}
     first = document["jobs"][0] if document.get("jobs") else {}
