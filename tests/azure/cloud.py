@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from tests.azure.arm.tokens import token
 from tests.azure.azurite import Azurite
 from tests.azure.fake_az import FakeAz
 
 if TYPE_CHECKING:
+    import httpx
     from azure.storage.blob import BlobServiceClient
 
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000001"
@@ -66,6 +65,8 @@ class Azure:
         """The service itself, for arranging, looking and measuring."""
         self.ca_file: Path = azurite.ca_file
         self.az = az
+        import httpx
+
         trust = ssl.create_default_context(cafile=str(self.ca_file))
         self._http = httpx.Client(verify=trust, timeout=60)
 

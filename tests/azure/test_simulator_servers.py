@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.azure import azurite
-from tests.azure.fake_az import PROJECT
+from tests.azure.azurite import Azurite, installed
+from tests.azure.certificate import Certificate
+from tests.azure.cloud import SUBSCRIPTION, Azure
+from tests.azure.fake_az import PROJECT, FakeAz
+from tests.azure.fixtures import start_simulator
 
 NPM = """#!/bin/sh
 echo call >> "$(dirname "$0")/calls"
@@ -52,11 +55,11 @@ def test_without_npm_or_with_a_failing_one_the_test_is_skipped_with_the_reason(
     monkeypatch.setenv("AJ_TEST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(programs(tmp_path / "none")))
     with pytest.raises(pytest.skip.Exception, match="node and npm"):
-        azurite.installed()
+        installed()
     failing = programs(tmp_path / "failing", npm="#!/bin/sh\necho no network >&2; exit 1\n", node="#!/bin/sh\n")
     monkeypatch.setenv("PATH", f"{failing}:/usr/bin:/bin")
     with pytest.raises(pytest.skip.Exception, match="no network"):
-        azurite.installed()
+        installed()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -88,3 +91,23 @@ def servers(mark: Path) -> list[str]:
         if command.startswith(b"sleep\0") and f"MARK={mark}".encode() in env.split(b"\0"):
             found.append(folder.name)
     return found
+
+
+def test_a_simulator_that_stops_ends_its_jobs(
+    tmp_path: Path, azurite: Azurite, certificate: Certificate, contracts: Path
+) -> None:
+    addresses, server = start_simulator(tmp_path, azurite, certificate, contracts)
+    try:
+        azure = Azure(addresses, azurite, FakeAz(tmp_path / "az"))
+        azure.control("subscription", id=SUBSCRIPTION, name="x")
+        place = azure.workspace("ws1")
+        azure.compute(place, "c")
+        job = {"jobType": "Command", "command": "exec sleep 300", "environmentVariables": {"MARK": str(tmp_path)}}
+        job |= {"environmentId": azure.environment(place), "computeId": f"{place.id}/computes/c"}
+        azure.request("PUT", f"{place.id}/jobs/j1", {"properties": job}).raise_for_status()
+        while not servers(tmp_path):
+            time.sleep(0.02)
+        azure.close()
+    finally:
+        server.stop()
+    assert servers(tmp_path) == []
