@@ -141,8 +141,25 @@ class Azure:
         answer = self.request("PUT", path, {"properties": {"image": image, "osType": "Linux"}})
         return str(answer.raise_for_status().json()["id"])
 
+    def usages(self, location: str, **families: tuple[int, int]) -> None:
+        """The quota of a region: cores of a machine family as (limit, used)."""
+        kind = "Microsoft.MachineLearningServices/vmFamily/usages"
+        rows = [
+            {
+                "id": f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/{location}",
+                "amlWorkspaceLocation": location,
+                "type": kind,
+                "unit": "Count",
+                "limit": limit,
+                "currentValue": used,
+                "name": {"value": family, "localizedValue": family},
+            }
+            for family, (limit, used) in families.items()
+        ]
+        self.control("rows", kind="usages", location=location, rows=rows)
+
     def settings(self, **given: Any) -> None:
-        """latency_ms, page_size, stage_seconds, hold, kill_after, cancel_status, log_links_seconds."""
+        """See `Settings` in `tests/azure/arm/world.py`: latency_ms, page_size, hold, unpullable, …"""
         self.control("settings", **given)
 
     def fault(self, kind: str, match: str, surface: str = "arm", **given: Any) -> None:

@@ -288,6 +288,13 @@ def test_subscriptions_and_identities_are_listed(azure: Azure, place: Place) -> 
     assert shown["properties"]["clientId"] == ids["clientId"]
 
 
+def test_the_quota_of_a_region_is_listed(azure: Azure) -> None:
+    azure.usages("westus2", standardNCADSA100v4Family=(96, 24))
+    path = f"/subscriptions/{OTHER_SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/westus2/usages"
+    [row] = azure.request("GET", path).json()["value"]
+    assert (row["name"]["value"], row["limit"], row["currentValue"]) == ("standardNCADSA100v4Family", 96, 24)
+
+
 def test_an_answer_of_ours_that_breaks_the_contract_is_seen(contracts: Path) -> None:
     contract = Contract(contracts)
     get = contract.operations["Jobs_Get"]

@@ -58,11 +58,9 @@ def subscription(world: Simulator, id: str, name: str) -> None:
     world.state.subscriptions[id] = name
 
 
-def workspace(
-    world: Simulator, subscription: str, group: str, name: str, location: str, account: str, credentials: str
-) -> dict[str, Any]:
-    """A workspace with its default Blob datastore in a container that is yet to be made."""
-    made = Workspace(subscription, group, name, location, account)
+def workspace(world: Simulator, account: str, credentials: str, **place: str) -> dict[str, Any]:
+    """A workspace at `place` (subscription, group, name, location); its default container is yet to be made."""
+    made = Workspace(account=account, **place)
     container = fresh_container()
     made.add_datastore("workspaceblobstore", account, container, credentials, world.suffix)
     world.state.workspaces.append(made)
