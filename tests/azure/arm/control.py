@@ -58,7 +58,7 @@ def subscription(world: Simulator, id: str, name: str) -> None:
     world.state.subscriptions[id] = name
 
 
-def workspace(world: Simulator, account: str, credentials: str, **place: str) -> dict[str, Any]:
+def workspace(world: Simulator, account: str, credentials: str, **place: Any) -> dict[str, Any]:
     """A workspace at `place` (subscription, group, name, location); its default container is yet to be made."""
     made = Workspace(account=account, **place)
     container = fresh_container()
