@@ -1,4 +1,4 @@
-"""The simulated Azure for the tests of this folder, and projects that submit to it."""
+"""Projects that submit to the simulated Azure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.azure.cloud import Azure, Place
-from tests.azure.fixtures import azure, azure_session, azurite, azurite_http, certificate
 from tests.azure.project import Here, Project
-
-__all__ = ["azure", "azure_session", "azurite", "azurite_http", "certificate"]
 
 
 @pytest.fixture

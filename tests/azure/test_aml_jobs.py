@@ -78,7 +78,8 @@ def test_logs_come_in_ranges_that_cut_no_character(
     monkeypatch.setattr(module, "PAGE_BYTES", 7)
     result = here.run("echo", "äöü 日本語 🚀 end")
     azure.wait(place, str(result.azure_name))
-    text, cursor, pages, finished = "", {}, 0, False
+    cursor: dict[str, int] = {}
+    text, pages, finished = "", 0, False
     while not finished:
         page = here.jobs().logs(str(result.azure_name), cursor)
         text += "".join(chunk.text for chunk in page.chunks)

@@ -142,7 +142,7 @@ def test_more_nodes_than_the_compute_can_have_are_refused_before_anything(here: 
 
 def test_an_environment_that_the_service_refuses_is_an_error_and_no_fall_back(here: Here, azure: Azure) -> None:
     azure.fault("refuse", "PUT EnvironmentVersions", status=400, code="UserError", message="Unknown registry.")
-    with pytest.raises(SubmissionError, match="cannot be registered: .*Unknown registry"):
+    with pytest.raises(SubmissionError, match=r"cannot be registered: .*Unknown registry"):
         here.run()
     assert azure.control("job_ids") == []
     assert here.run("echo", "again").status == "submitted"
