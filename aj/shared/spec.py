@@ -36,6 +36,8 @@ class Description:
     """A shape that the template fixes by other means than the common fields, else None."""
     uploads: tuple[str, ...] = ()
     """What must lie at a remote before a submission: names out of `code`, `bootstrap`."""
+    upload_limit: int | None = None
+    """Bytes of one upload at most."""
     folder: Path | None = None
     """The backend's own declarative folder; None for `backends/<service>` of aj."""
     attached: bool = False
