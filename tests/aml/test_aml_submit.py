@@ -56,7 +56,9 @@ def test_U10_when_nobody_can_tell_the_outcome_is_unknown_with_its_own_exit_code(
     assert len(azure.control("job_ids")) == 1
 
 
-def test_a_foreign_job_of_our_name_is_not_adopted(here: Here, azure: Azure, place: Place) -> None:
+def test_a_conflict_is_looked_up_and_when_nothing_is_there_it_is_a_failure(
+    here: Here, azure: Azure, place: Place
+) -> None:
     azure.fault("refuse", "PUT Jobs_CreateOrUpdate", status=409, code="Conflict", message="It exists.")
     with pytest.raises(SubmissionError, match="was not created"):
         here.run()
