@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aj.shared import yaml
 from aj.shared.errors import PayloadError
+from aj.shared.job import amlt
 from aj.shared.jsonio import Json, canonical, read_json, sha256
 from aj.shared.model import ArchiveRecord, JobSpec, to_json
 from aj.shared.paths import shipped
@@ -38,6 +39,8 @@ def render_payload(spec: JobSpec, facts: Json, archive: ArchiveRecord) -> Json:
     Pure: equal arguments give an equal document on every machine. The template sees `spec`, `facts` and `archive`
     as plain JSON.
     """
+    if spec.via == amlt.NAME:
+        return amlt.payload(spec)
     folder = backend_folder(spec.service)
     names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive)}
     text = _render(_documents(folder), "payload.yaml.j2", names)
@@ -60,6 +63,11 @@ def symbolic_facts(service: str) -> Json:
     """Placeholders, valid by the schema, for everything only a remote knows; `{}` where that is nothing."""
     path = backend_folder(service) / "facts.json"
     return read_json(path) if path.exists() else {}
+
+
+def renderer(spec: JobSpec) -> str:
+    """What renders the job's payload, as a word that changes with it."""
+    return spec.via or backend_digest(spec.service)
 
 
 @cache

@@ -62,8 +62,9 @@ def job_words(call: Call, *, argv: tuple[str, ...], env: tuple[str, ...], **shap
     return JobWords(argv=argv, env=parse_env(env, call.env), **shape)
 
 
-def build(call: Call, words: JobWords, identity: Identity) -> Built:
-    """Template, flags and command as a JobSpec, with the warnings that came up."""
+def build(call: Call, words: JobWords, identity: Identity, via: str | None = None) -> Built:
+    """Template, flags and command as a JobSpec, with the warnings that came up; `via` is `JobSpec.via`."""
+    from aj.shared.job import amlt
     from aj.shared.job.build import Invocation, build_spec
     from aj.shared.template.template import load_template
 
@@ -74,8 +75,13 @@ def build(call: Call, words: JobWords, identity: Identity) -> Built:
         processes=words.processes,
         processes_per_node=words.processes_per_node,
         env=words.env,
+        via=via,
     )
-    return build_spec(load_template(call.home, chosen_template(call, words)), invocation, identity)
+    template = load_template(call.home, chosen_template(call, words))
+    built = build_spec(template, invocation, identity)
+    if via == amlt.NAME:
+        amlt.review(template, built.spec)
+    return built
 
 
 def stand_in(template: Template) -> tuple[Built, dict[str, int]]:
@@ -127,6 +133,11 @@ def complete_template(ctx: click.Context, _param: click.Parameter, incomplete: s
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+def via_amlt(_ctx: click.Context, _param: click.Parameter, value: bool) -> str | None:
+    """The callback of `--amlt`: what `JobSpec.via` becomes."""
+    return "amlt" if value else None
+
+
 def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     """An option's callback: `2` and not `0`, `-1`, `1_0` or a digit of another script."""
     if value is None:
@@ -164,3 +175,11 @@ _JOB_OPTIONS = (
     ),
     click.argument("argv", metavar="COMMAND [ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
+amlt_option = click.option(
+    "--amlt",
+    "via",
+    is_flag=True,
+    callback=via_amlt,
+    help="Have `amlt` pack the code and submit the job; the daemon runs it.",
+)
+"""Of commands that can go the amlt way."""

@@ -114,6 +114,10 @@ class ChildError(AjError):
     """A child process failed: the message carries command, status, stdout and stderr."""
 
 
+class ChildEndedError(ChildError):
+    """aj ended a child process early, as it took too long or was canceled; what it had done by then is not known."""
+
+
 class SubmissionError(AjError):
     """The backend refused or failed a submission; nothing is left running."""
 

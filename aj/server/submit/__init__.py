@@ -62,14 +62,17 @@ class Execution:
     """None where jobs are managed by other tools after submission."""
 
 
-_BUILT_IN = {"local": "aj.server.submit.local:EXECUTION"}
+_BUILT_IN = {
+    "amlt": "aj.server.submit.amlt:EXECUTION",
+    "local": "aj.server.submit.local:EXECUTION",
+}
 ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""
 
 
 @cache
 def get_execution(service: str) -> Execution:
-    """The execution registered for `service`; `UnknownServiceError` lists the registered ones."""
+    """The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
     target = _BUILT_IN.get(service) or _third_party().get(service)
     if target is None:
         known = ", ".join(f"`{name}`" for name in sorted({*_BUILT_IN, *_third_party()}))

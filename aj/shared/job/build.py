@@ -19,6 +19,7 @@ from aj.shared.template.template import Template
 
 _ENV = ("jobs", 0, "submit_args", "env")
 _ABSENT = object()
+_WRITTEN_FOR_AMLT = re.compile(r"(?<!\$)\$\$(?:\(|\{\w|[A-Z_][A-Z0-9_])")
 _IN_A_SCRIPT = "put it into a script file, which travels with the code"
 
 
@@ -33,6 +34,8 @@ class Invocation:
     processes_per_node: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     """What `--env` gave, see `environment.parse_env`."""
+    via: str | None = None
+    """See `JobSpec.via`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,10 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         backend_spec=description.build_spec_backend(template),
         extra=template.get("_extra", default={}),
         template=MergedTemplate(name=template.name, raw=template.raw, sources=template.sources),
+        via=call.via,
     )
-    own = (_renamed(spec), _unused(template, description), _overridden(template, stable), _unmountable(template))
+    fields = (_unused(template, description), _unmountable(template)) if call.via is None else ()
+    own = (_renamed(spec), *fields, _overridden(template, stable), _doubled_dollars(template))
     return Built(spec, (*template.notices, *(notice for notices in own for notice in notices)))
 
 
@@ -92,6 +97,9 @@ def _shape(template: Template, call: Invocation, description: Description) -> Sh
         if given := ", ".join(f"`{flag}`" for flag, value in flags.items() if value is not None):
             hint = f"omit {given}"
             raise ShapeError(f"{given}: the template itself fixes the shape", where=str(template.path), hint=hint)
+        if call.via is not None:
+            message = f"`{call.via}` cannot run a template that itself fixes the shape of the job"
+            raise ShapeError(message, where=str(template.path), hint=f"leave `--{call.via}` out")
         return fixed
     nodes = _count(template, call.nodes, "-n", ("jobs", 0, "instance_count"))
     processes = _count(template, call.processes, "-p", ("target", "gpus_per_node"))
@@ -205,6 +213,16 @@ def _overridden(template: Template, stable: Mapping[str, str]) -> Iterator[Notic
     for name in template.get(*_ENV, default={}):
         if name in stable:
             yield Notice(f"`{name}` has no effect: aj sets it", template.where(*_ENV, name), "remove it")
+
+
+def _doubled_dollars(template: Template) -> Iterator[Notice]:
+    """Who wrote for amlt means `$HOME` by `$$HOME`; the value itself may be a secret, so it is not shown."""
+    places: list[tuple[str | int, ...]] = [("environment", "setup"), ("jobs", 0, "command")]
+    for place in (*places, *((*_ENV, name) for name in template.get(*_ENV, default={}))):
+        if any(_WRITTEN_FOR_AMLT.search(text) for text in _texts(template.get(*place))):
+            message = f"`{_dotted(place)}` has `$$` before a variable, which a shell reads as its own process id"
+            hint = "write a single `$`: it means the same everywhere, and aj doubles it for amlt"
+            yield Notice(message, template.where(*place), hint)
 
 
 def _renamed(spec: JobSpec) -> Iterator[Notice]:
