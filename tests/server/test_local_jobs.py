@@ -262,6 +262,13 @@ def test_a_supervisor_that_cannot_start_the_job_leaves_nothing(machine: Machine)
     assert machine.effects.find(machine.sealed("true").spec) is None
 
 
+def test_a_supervisor_that_says_nothing_leaves_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(SubmissionError, match="no word from it"):
+        machine.submit("true")
+    assert list(machine.home.logs.iterdir()) == []
+
+
 def test_without_bash_or_archive_nothing_is_started(machine: Machine, tmp_path: Path) -> None:
     poor = replace(machine.effects, caller=Caller("/", {"PATH": str(tmp_path)}))
     with pytest.raises(SubmissionError, match="`bash` is not on PATH"):
