@@ -21,7 +21,7 @@ from aj.shared.errors import (
     OutcomeUnknownError,
     SubmissionError,
 )
-from aj.shared.job.amlt import with_code
+from aj.shared.job.amlt import MISSING, with_code
 from aj.shared.job.naming import fit_name
 from aj.shared.jsonio import Json, read_json, write_file
 from aj.shared.model import Caller, Emit, Event, JobSpec
@@ -29,7 +29,6 @@ from aj.shared.paths import Home, environment
 from aj.shared.yaml import dump
 
 TIMEOUT_SECONDS = 1800.0
-MISSING = "install it as its documentation says, so that `amlt --version` works, and run `aj init amlt`"
 
 _CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 """Colours, links and cursor movements: amlt writes for a terminal."""

@@ -18,6 +18,8 @@ from aj.shared.template.template import Template
 
 NAME = "amlt"
 """`JobSpec.via` of a job that amlt submits."""
+MISSING = "install it as its documentation says, so that `amlt --version` works; `aj init amlt` checks it"
+"""The way out where the program is not found."""
 _SERVICES = {"sing": "singularity"}
 _OWN_TARGET_FIELDS = (
     *("gpus_per_node", "cpus_per_node", "memory", "rdma"),

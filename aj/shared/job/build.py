@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aj.shared.errors import ShapeError, TemplateError, UnknownServiceError
-from aj.shared.job.command import command_text, command_words
+from aj.shared.job.command import DOUBLED_DOLLARS, SINGLE_DOLLARS, command_text, command_words, doubles_dollars
 from aj.shared.job.environment import check_string, job_environment
 from aj.shared.job.naming import stable_identity
 from aj.shared.jsonio import Json, at
@@ -19,7 +19,6 @@ from aj.shared.template.template import Template
 
 _ENV = ("jobs", 0, "submit_args", "env")
 _ABSENT = object()
-_WRITTEN_FOR_AMLT = re.compile(r"(?<!\$)\$\$(?:\(|\{\w|[A-Z_][A-Z0-9_])")
 _IN_A_SCRIPT = "put it into a script file, which travels with the code"
 
 
@@ -78,7 +77,7 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         via=call.via,
     )
     fields = (_unused(template, description), _unmountable(template)) if call.via is None else ()
-    own = (_renamed(spec), *fields, _overridden(template, stable), _doubled_dollars(template))
+    own = (_renamed(spec), *fields, _overridden(template, stable), _dollars(template))
     return Built(spec, (*template.notices, *(notice for notices in own for notice in notices)))
 
 
@@ -215,14 +214,11 @@ def _overridden(template: Template, stable: Mapping[str, str]) -> Iterator[Notic
             yield Notice(f"`{name}` has no effect: aj sets it", template.where(*_ENV, name), "remove it")
 
 
-def _doubled_dollars(template: Template) -> Iterator[Notice]:
-    """Who wrote for amlt means `$HOME` by `$$HOME`; the value itself may be a secret, so it is not shown."""
+def _dollars(template: Template) -> Iterator[Notice]:
     places: list[tuple[str | int, ...]] = [("environment", "setup"), ("jobs", 0, "command")]
     for place in (*places, *((*_ENV, name) for name in template.get(*_ENV, default={}))):
-        if any(_WRITTEN_FOR_AMLT.search(text) for text in _texts(template.get(*place))):
-            message = f"`{_dotted(place)}` has `$$` before a variable, which a shell reads as its own process id"
-            hint = "write a single `$`: it means the same everywhere, and aj doubles it for amlt"
-            yield Notice(message, template.where(*place), hint)
+        if doubles_dollars(_texts(template.get(*place))):
+            yield Notice(f"`{_dotted(place)}` {DOUBLED_DOLLARS}", template.where(*place), SINGLE_DOLLARS)
 
 
 def _renamed(spec: JobSpec) -> Iterator[Notice]:
