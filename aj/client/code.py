@@ -9,7 +9,7 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Group
-from aj.client.config import read_config
+from aj.shared.config import read_config
 from aj.client.console import Answer, Console
 from aj.client.options import complete_template
 from aj.client.progress import progress

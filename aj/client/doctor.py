@@ -16,7 +16,7 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Command
-from aj.client.config import read_config
+from aj.shared.config import read_config
 from aj.client.console import Answer, Console, Style
 from aj.shared.errors import AjError
 from aj.shared.model import to_json

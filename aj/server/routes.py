@@ -46,6 +46,7 @@ STATUS: tuple[tuple[type[AjError], int], ...] = (
     (errors.SubmissionError, 502),
     (errors.OutcomeUnknownError, 502),
     (errors.ChildError, 502),
+    (errors.AzureError, 502),
     (AjError, 500),
 )
 """The first class that fits gives the HTTP status."""

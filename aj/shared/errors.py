@@ -118,6 +118,26 @@ class ChildEndedError(ChildError):
     """aj ended a child process early, as it took too long or was canceled; what it had done by then is not known."""
 
 
+class AzureError(AjError):
+    """Azure refused or failed a request."""
+
+
+class LoginError(AzureError):
+    """No credential of the caller gives a token for Azure."""
+
+
+class AccessError(AzureError):
+    """A role is missing, keys are disabled or a network rule forbids it."""
+
+
+class UnreachableError(AzureError):
+    """No connection: the request was surely not received."""
+
+
+class LostAnswerError(AzureError):
+    """The request was sent, its answer never came or said that the service failed."""
+
+
 class SubmissionError(AjError):
     """The backend refused or failed a submission; nothing is left running."""
 

@@ -47,7 +47,10 @@ class Description:
         return f"payload-{self.service}" if self.folder is None else str(self.folder / "payload.schema.json")
 
 
-_BUILT_IN = {"local": "aj.shared.opts.local:DESCRIPTION"}
+_BUILT_IN = {
+    "aml": "aj.shared.opts.aml:DESCRIPTION",
+    "local": "aj.shared.opts.local:DESCRIPTION",
+}
 ENTRY_POINTS = "aj.backends"
 """Third parties register `<service> = module:DESCRIPTION` here, and the daemon's half under `aj.executions`."""
 

@@ -64,6 +64,7 @@ class Execution:
 
 _BUILT_IN = {
     "amlt": "aj.server.submit.amlt:EXECUTION",
+    "aml": "aj.server.submit.aml:EXECUTION",
     "local": "aj.server.submit.local:EXECUTION",
 }
 ENTRY_POINTS = "aj.executions"

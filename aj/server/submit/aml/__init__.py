@@ -1,0 +1,12 @@
+"""The daemon's half of `aml`: which effects and which jobs there are."""
+
+from __future__ import annotations
+
+from aj.server.submit import Execution
+from aj.server.submit.aml.facts import configured_workspace
+from aj.server.submit.aml.jobs import AmlJobs
+from aj.server.submit.aml.submit import AmlEffects
+
+EXECUTION = Execution(
+    effects=AmlEffects, jobs=AmlJobs, configured=lambda home: configured_workspace(home) is not None
+)

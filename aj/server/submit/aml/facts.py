@@ -1,0 +1,315 @@
+"""What a job needs to know of its workspace: read side by side, remembered with its age, nothing written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aj.server.azure.arm import ML, Arm, segment, workspace_id
+from aj.shared.clock import now_ns
+from aj.shared.config import checked_config
+from aj.shared.errors import AzureError, ConfigError, ConflictError, LoginError, NotFoundError
+from aj.shared.jsonio import Json, canonical, digest, read_json, sha256, write_file
+from aj.shared.model import Emit, Event, JobSpec, Mount
+from aj.shared.opts.aml import AmlOpts, image_reference
+from aj.shared.paths import Home
+
+T = TypeVar("T")
+FRESH_SECONDS = 3600
+"""Facts that are older are read again; a refused submission forgets them at once."""
+PARALLEL = 12
+STORE = "workspaceblobstore"
+SHOWN = 12
+"""Candidates that an error lists."""
+_ZONE = re.compile(r"z[0-9]+\.blob\.storage\.azure\.net")
+"""The other form of an account's host that the service gives out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Facts, when they were read (nanoseconds), and what the job refers to that is not there yet: path → body of its PUT."""
+
+    facts: dict[str, Json]
+    read_ns: int
+    missing: dict[str, Json]
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since they were read."""
+        return (now_ns() - self.read_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The facts of one kind of job in one project, on disk: workspace, compute, image, mounts and login decide."""
+
+    path: Path
+
+    def recall(self) -> Known | None:
+        """What is known, whatever its age."""
+        try:
+            return Known(**read_json(self.path))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def keep(self, known: Known) -> None:
+        """Remember."""
+        document = {"facts": known.facts, "read_ns": known.read_ns, "missing": known.missing}
+        write_file(self.path, canonical(document))
+
+    def forget(self) -> None:
+        """Read everything again next time."""
+        self.path.unlink(missing_ok=True)
+
+
+def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
+    """Where the facts of this job are remembered; `who` tells logins apart."""
+    mounts = [[mount.name, mount.account, mount.container] for mount in spec.storage]
+    opts = _opts(spec)
+    place = [opts.compute, opts.subscription_id, opts.resource_group, opts.workspace, checked_config(home).get("workspace")]
+    key = digest([spec.service, place, spec.image, spec.registry, mounts, dict(arm.cloud), who])
+    return Memory(folder(home) / f"{key[:24]}.json")
+
+
+def folder(home: Home) -> Path:
+    """The remembered facts of a project."""
+    return home.build / "azure"
+
+
+def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
+    """Ask Azure; errors list the candidates when a name is missing or ambiguous."""
+    opts, read_ns = _opts(spec), now_ns()
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="facts") as pool:
+        # Two tokens are needed; the second is asked for while the first is used.
+        pool.submit(lambda: _quietly(lambda: arm.login.token(arm.cloud["storage_scope"])))
+        where = find_workspace(home, opts, arm, pool.map)
+        image = image_reference(str(spec.image), spec.registry)
+        environment = environment_path(where, image)
+        stores = {mount.name: f"{where}/datastores/{datastore_name(mount)}" for mount in spec.storage}
+        paths = (where, f"{where}/computes/{segment(opts.compute)}", f"{where}/datastores/{STORE}", environment)
+        found = dict(zip((*paths, *stores.values()), pool.map(arm.look, (*paths, *stores.values())), strict=True))
+    workspace, compute, store, version = (found[path] for path in paths)
+    if workspace is None:
+        raise NotFoundError(f"no workspace `{_last(where)}`", where=where, hint=_candidates(arm))
+    if compute is None:
+        raise NotFoundError(
+            f"no compute `{opts.compute}` in the workspace `{_last(where)}`", where=where, hint=_computes(arm, where)
+        )
+    if store is None:
+        raise NotFoundError(f"the workspace `{_last(where)}` has no `{STORE}`", where=where)
+    missing: dict[str, Json] = {}
+    if version is None:
+        missing[environment] = {"properties": {"image": image, "osType": "Linux"}}
+        emit(Event("note", f"the environment of `{image}` is not there yet; it is registered with the job"))
+    else:
+        _check_image(version, image, environment)
+    for mount in spec.storage:
+        path = stores[mount.name]
+        if found[path] is None:
+            missing[path] = _datastore(mount, arm)
+            emit(Event("note", f"the datastore of `{mount.name}` is not there yet; it is registered with the job"))
+        else:
+            _check_datastore(found[path] or {}, mount, path)
+    facts = {
+        "workspace": {
+            "id": where,
+            "location": workspace.get("location") or "",
+            "discovery": str(workspace["properties"].get("discoveryUrl") or "").rstrip("/").removesuffix("/discovery"),
+        },
+        "compute": _compute(compute, spec, opts, emit),
+        "environment": {"id": environment},
+        "store": _store(store["properties"], workspace["properties"], arm),
+        "mounts": {mount.name: datastore_name(mount) for mount in spec.storage},
+    }
+    return Known(facts, read_ns, missing)
+
+
+def find_workspace(home: Home, opts: AmlOpts, arm: Arm, each: Callable[..., Any] = map) -> str:
+    """The ARM id of the workspace: the template's, the configured one, or the only visible one that has the compute."""
+    configured = configured_workspace(home)
+    if opts.workspace is None and opts.subscription_id is None and opts.resource_group is None and configured:
+        return configured
+    if opts.workspace and opts.subscription_id and opts.resource_group:
+        return workspace_id(opts.subscription_id, opts.resource_group, opts.workspace)
+    wanted = {"subscriptions": opts.subscription_id, "resourceGroups": opts.resource_group, "workspaces": opts.workspace}
+    if configured and all(_part(configured, kind) == name.lower() for kind, name in wanted.items() if name):
+        return configured
+    rows = [
+        str(row["id"])
+        for row in workspaces(arm, opts.subscription_id)
+        if all(_part(str(row["id"]), kind) == name.lower() for kind, name in wanted.items() if name)
+    ]
+    if not opts.workspace and len(rows) > 1:
+        paths = [f"{row}/computes/{segment(opts.compute)}" for row in rows]
+        rows = [row for row, compute in zip(rows, each(lambda path: _visible(arm, path), paths), strict=True) if compute]
+        if not rows:
+            message = f"no workspace that you can see has a compute `{opts.compute}`"
+            raise NotFoundError(message, hint=_candidates(arm))
+    if len(rows) > 1:
+        what = f"the workspace `{opts.workspace}` exists" if opts.workspace else f"the compute `{opts.compute}` exists"
+        hint = "set `target.workspace_name` (and `resource_group`, `subscription_id`), or choose one by `aj ws set`"
+        raise ConflictError(f"{what} more than once: {_listed(rows)}", hint=hint)
+    if not rows:
+        named = f"no workspace `{opts.workspace}`" if opts.workspace else "no workspace"
+        raise NotFoundError(f"{named} that you can see", hint=_candidates(arm))
+    return rows[0]
+
+
+def workspaces(arm: Arm, subscription: str | None = None) -> list[dict[str, Json]]:
+    """Every workspace that the caller can see, by name."""
+    query = (
+        f"resources | where type =~ '{ML}/workspaces' | project id, name, resourceGroup, subscriptionId, location, kind"
+        " | order by name asc"
+    )
+    return [row for row in arm.graph(query, subscription) if str(row.get("kind") or "Default").lower() != "hub"]
+
+
+def configured_workspace(home: Home) -> str | None:
+    """The ARM id of the project's workspace."""
+    place = checked_config(home).get("workspace")
+    return workspace_id(place["subscription_id"], place["resource_group"], place["workspace_name"]) if place else None
+
+
+def experiment_of(home: Home) -> str:
+    """The experiment that the project's jobs belong to."""
+    return str(checked_config(home).get("experiment", "Default"))
+
+
+def environment_path(workspace: str, image: str) -> str:
+    """The environment version of an image: its digest decides, its name is for people."""
+    name = re.sub("[^A-Za-z0-9]+", "-", image.partition("@")[0]).strip("-")[:80].rstrip("-")
+    return f"{workspace}/environments/aj-{name}/versions/{sha256(image.encode())[:32]}"
+
+
+def datastore_name(mount: Mount) -> str:
+    """A name that no other container of any account has."""
+    plain = re.sub("[^a-z0-9]+", "_", f"{mount.account}_{mount.container}").strip("_")
+    return f"aj_{plain}_{sha256(f'{mount.account}/{mount.container}'.encode())[:10]}"
+
+
+def _datastore(mount: Mount, arm: Arm) -> Json:
+    return {
+        "properties": {
+            "datastoreType": "AzureBlob",
+            "accountName": mount.account,
+            "containerName": mount.container,
+            "endpoint": arm.cloud["storage_suffix"],
+            "protocol": "https",
+            "credentials": {"credentialsType": "None"},
+        }
+    }
+
+
+def _compute(compute: Mapping[str, Json], spec: JobSpec, opts: AmlOpts, emit: Emit) -> dict[str, Json]:
+    """The compute's facts; `AzureError` when it cannot run the job, whatever it waits for."""
+    properties = compute["properties"]
+    state = properties.get("provisioningState", "Succeeded")
+    if state in ("Failed", "Deleting", "Canceled"):
+        raise AzureError(f"the compute `{opts.compute}` is {state}", where=str(compute["id"]), hint="choose another")
+    identity = compute.get("identity") or {}
+    assigned = [each.get("clientId") for each in (identity.get("userAssignedIdentities") or {}).values()]
+    system = "SystemAssigned" in str(identity.get("type") or "")
+    if opts.identity == "managed" and not assigned and not system:
+        text = f"the compute `{opts.compute}` has no managed identity; `jobs[0].identity` may be `user` or `none`"
+        emit(Event("warning", text))
+    scale = (properties.get("properties") or {}).get("scaleSettings") or {}
+    return {
+        "id": str(compute["id"]),
+        "client_id": assigned[0] if len(assigned) == 1 and not system else None,
+        "max_nodes": scale.get("maxNodeCount"),
+    }
+
+
+def check_size(facts: Mapping[str, Json], spec: JobSpec) -> None:
+    """`AzureError` for a job that is larger than its compute can ever become."""
+    most = facts["compute"].get("max_nodes")
+    if most is not None and spec.shape.nodes > most:
+        raise AzureError(
+            f"the compute `{_opts(spec).compute}` has at most {most} nodes, the job wants {spec.shape.nodes}",
+            where=facts["compute"]["id"],
+            hint=f"give `-n {most}` or fewer, or let the compute grow",
+        )
+
+
+def _store(store: Mapping[str, Json], workspace: Mapping[str, Json], arm: Arm) -> dict[str, Json]:
+    account, container = str(store.get("accountName")), str(store.get("containerName"))
+    owner = str(workspace.get("storageAccount") or "")
+    scope = owner if _last(owner) == account else f"storageAccounts/{account}"
+    suffix = str(store.get("endpoint") or arm.cloud["storage_suffix"])
+    if suffix != arm.cloud["storage_suffix"] and not _ZONE.fullmatch(suffix):
+        message = f"the workspace's store is at `{suffix}`, which is not `{arm.cloud['storage_suffix']}` of this cloud"
+        raise AzureError(message, hint="`cloud` in `aj_config.json` says which cloud the workspace is in")
+    url = f"https://{account}.{suffix}" if _ZONE.fullmatch(suffix) else f"https://{account}.blob.{suffix}"
+    return {
+        "name": STORE,
+        "account": account,
+        "container": container,
+        "url": arm.cloud["blob"].format(account=account) if "blob" in arm.cloud else url,
+        "credentials": (store.get("credentials") or {}).get("credentialsType") or "None",
+        "scope": f"{scope}/blobServices/default/containers/{container}",
+    }
+
+
+def _check_image(version: Mapping[str, Json], image: str, where: str) -> None:
+    other = version["properties"].get("image")
+    if other != image:
+        message = f"the environment of `{image}` is there, but holds `{other}`"
+        raise ConflictError(message, where=where, hint="it cannot be changed; give the image another tag")
+
+
+def _check_datastore(datastore: Mapping[str, Json], mount: Mount, where: str) -> None:
+    properties = datastore["properties"]
+    if (properties.get("accountName"), properties.get("containerName")) != (mount.account, mount.container):
+        message = f"the datastore of `storage.{mount.name}` is there, but names `{properties.get('accountName')}`"
+        raise ConflictError(message, where=where, hint="remove it in the workspace, aj registers it again")
+
+
+def _candidates(arm: Arm) -> str:
+    rows = [str(row["id"]) for row in workspaces(arm)]
+    return f"you can see {_listed(rows)}" if rows else "you can see none; `az account list` shows your subscriptions"
+
+
+def _computes(arm: Arm, workspace: str) -> str:
+    names = [f"`{row['name']}`" for row in arm.pages(f"{workspace}/computes")]
+    return f"it has {', '.join(names[:SHOWN])}" if names else "it has none"
+
+
+def _listed(rows: Sequence[str]) -> str:
+    shown = [f"`{_last(row)}` (resource group `{_part(row, 'resourceGroups')}`)" for row in rows[:SHOWN]]
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return ", ".join(shown) + more
+
+
+def _visible(arm: Arm, path: str) -> Mapping[str, Json] | None:
+    """A workspace in which we may not look is none of ours."""
+    try:
+        return arm.look(path)
+    except LoginError:
+        raise
+    except AzureError:
+        return None
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    with suppress(AzureError):
+        work()
+
+
+def _opts(spec: JobSpec) -> AmlOpts:
+    assert isinstance(spec.backend_spec, AmlOpts)
+    return spec.backend_spec
+
+
+def _part(resource: str, kind: str) -> str:
+    """The name behind `/<kind>/` of an ARM id, lower-case, as ARM compares them."""
+    words = resource.lower().split("/")
+    return words[words.index(kind.lower()) + 1] if kind.lower() in words else ""
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
