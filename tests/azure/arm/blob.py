@@ -46,10 +46,10 @@ class BlobProxy:
         line = f"{request.method} Blob {request.url.path}?{request.url.query}"
         exchange = self._world.note("blob", request, "Blob")
         fault = await self._world.disturb(request, "blob", line)
-        if fault is not None and fault.kind == "lose_before":
+        if fault is not None and fault.kind in ("lose_before", "lose_during"):
+            await _read(request, fault.bytes)
+            exchange.ended = time.monotonic()
             return broken(request)
-        if fault is not None and fault.kind == "lose_during":
-            return await _read_and_break(request, fault.bytes)
         try:
             if fault is not None and fault.kind in ("refuse", "throttle"):
                 raise self._world.refusal(fault)
@@ -120,13 +120,13 @@ def broken(request: Request) -> Response:
     return Response(status_code=500)
 
 
-async def _read_and_break(request: Request, most: int) -> Response:
-    got = 0
-    async for part in request.stream():
+async def _read(request: Request, most: int) -> None:
+    got, parts = 0, request.stream()
+    while got < most:
+        part = await anext(parts, None)
+        if part is None:
+            return
         got += len(part)
-        if got >= most:
-            break
-    return broken(request)
 
 
 async def _content(answer: httpx.Response) -> AsyncIterator[bytes]:

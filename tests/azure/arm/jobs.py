@@ -134,7 +134,7 @@ def check_limits(given: Mapping[str, Any]) -> None:
 
 def check_references(world: Simulator, workspace: Workspace, given: Mapping[str, Any]) -> None:
     """What a new job names must be there; Refused."""
-    if not find_environment(workspace, given["environmentId"]):
+    if find_environment(workspace, given["environmentId"]) is None:
         raise user_error(f"The environment '{given['environmentId']}' does not exist.")
     compute = given.get("computeId")
     if not compute:
@@ -142,9 +142,30 @@ def check_references(world: Simulator, workspace: Workspace, given: Mapping[str,
     known = any(same(compute, row["id"]) for row in workspace.computes.values())
     if not known and world.state.virtual_cluster(compute) is None:
         raise user_error(f"The compute '{compute}' does not exist in workspace '{workspace.name}'.")
+    if not known:
+        check_singularity(world, given)
     for kind, name in _REFERENCE.findall(given["command"]):
         if name not in (given.get(kind) or {}):
             raise user_error(f"The command names ${{{{{kind}.{name}}}}}, which is not among the {kind}.")
+
+
+def check_singularity(world: Simulator, given: Mapping[str, Any]) -> None:
+    """What a job on a virtual cluster must say of itself; Refused."""
+    asked = ((given.get("resources") or {}).get("properties") or {}).get("AISuperComputer")
+    if not isinstance(asked, dict):
+        raise user_error("A job on a virtual cluster needs `resources.properties.AISuperComputer`.")
+    if given.get("identity") is not None:
+        raise user_error("A job on a virtual cluster has no `identity`.")
+    if not same(asked.get("VirtualClusterArmId") or "", given["computeId"]):
+        raise user_error("`VirtualClusterArmId` is not the virtual cluster of `computeId`.")
+    types = [one.strip() for one in str(asked.get("instanceType") or "").split(",")]
+    known = {row["name"] for rows in world.state.series.values() for row in rows}
+    if not 1 <= len(types) <= 4 or not known.issuperset(types):
+        raise user_error(
+            f"`instanceType` names what no region has, or more than four types: '{asked.get('instanceType')}'."
+        )
+    if asked.get("slaTier") not in ("Premium", "Standard", "Basic"):
+        raise user_error(f"`slaTier` is '{asked.get('slaTier')}', not Premium, Standard or Basic.")
 
 
 def _wanted(properties: Mapping[str, Any], query: Mapping[str, str]) -> bool:

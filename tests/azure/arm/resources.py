@@ -158,12 +158,14 @@ def put_environment(world: Simulator, call: Call) -> Answer:
     return Answer(200 if was else 201, workspace.environments[key])
 
 
-def find_environment(workspace: Workspace, named: str) -> bool:
-    """Whether the workspace has what `environmentId` names: an ARM id, or `azureml:NAME:VERSION`."""
+def find_environment(workspace: Workspace, named: str) -> dict[str, Any] | None:
+    """The properties of what `environmentId` names, an ARM id or `azureml:NAME:VERSION`; None when it is not there."""
     if named.startswith("azureml:"):
         name, _, version = named.removeprefix("azureml:").partition(":")
-        return (name.lower(), version) in workspace.environments
-    return any(same(named, row["id"]) for row in workspace.environments.values())
+        rows = [workspace.environments.get((name.lower(), version))]
+    else:
+        rows = [row for row in workspace.environments.values() if same(named, row["id"])]
+    return next((row["properties"] for row in rows if row is not None), None)
 
 
 def _environment_key(call: Call) -> tuple[str, str]:

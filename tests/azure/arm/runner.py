@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.azure.arm.resources import find_environment
 from tests.azure.arm.world import Job, Settings, Workspace, now
 
 LOGS = "user_logs"
@@ -82,6 +83,9 @@ class Runner:
 
     def _prepare(self, workspace: Workspace, job: Job) -> list[Path]:
         """A folder for each node, with its inputs as files."""
+        image = (find_environment(workspace, job.properties["environmentId"]) or {}).get("image") or ""
+        if image.startswith(tuple(self._settings().unpullable)):
+            raise PreparationError(f"failed to pull the image `{image}`: no such host or access denied")
         nodes = []
         for rank in range(shape(job.properties)[0]):
             node = job.folder / f"node{rank}"
@@ -160,7 +164,9 @@ def shape(properties: Mapping[str, Any]) -> tuple[int, int]:
     distribution = properties.get("distribution")
     if not distribution:
         return 1, 1
-    nodes = (properties.get("resources") or {}).get("instanceCount", 1)
+    resources = properties.get("resources") or {}
+    on_singularity = (resources.get("properties") or {}).get("AISuperComputer") or {}
+    nodes = on_singularity.get("instanceCount") or resources.get("instanceCount") or 1
     return nodes, distribution.get("processCountPerInstance") or 1
 
 

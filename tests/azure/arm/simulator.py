@@ -8,6 +8,7 @@ import re
 import ssl
 import time
 import urllib.parse
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -116,6 +117,7 @@ class Simulator:
         line = f"{request.method} {named} {request.url.path}?{request.url.query}"
         fault = await self.disturb(request, "arm", line)
         if fault is not None and fault.kind in ("lose_before", "lose_during"):
+            exchange.ended = time.monotonic()
             return broken(request)
         try:
             check_bearer(request.headers.get("authorization"))
@@ -154,6 +156,10 @@ class Simulator:
     def _answer(self, request: Request, body: bytes) -> Answer:
         path, query = request.url.path, dict(request.query_params)
         url = f"{self.arm}{path}"
+        if body and request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            raise Refused(
+                415, "UnsupportedMediaType", "The content media type is not supported: only application/json is."
+            )
         if path.lower() == graph.PATH.lower() and request.method == "POST":
             return graph.answer(self, query, body)
         if re.fullmatch(r"/discovery(/workspaces/[^/]+)?", path):
@@ -214,4 +220,5 @@ class Simulator:
 
 def _response(answer: Answer) -> Response:
     content = None if answer.document is None else json.dumps(answer.document)
-    return Response(content, answer.status, dict(answer.headers), media_type="application/json" if content else None)
+    headers = {"x-ms-request-id": str(uuid.uuid4()), "x-ms-correlation-request-id": str(uuid.uuid4()), **answer.headers}
+    return Response(content, answer.status, headers, media_type="application/json" if content else None)

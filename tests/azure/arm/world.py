@@ -33,6 +33,8 @@ class Settings:
     """Seconds between TERM and KILL when a job is canceled."""
     cancel_status: int = 202
     """200: cancel answers when the job has ended."""
+    unpullable: tuple[str, ...] = ()
+    """Beginnings of images that no node can pull: their jobs fail while they are prepared."""
     log_links_seconds: float = 3600
     """Life of a signed URL of a log."""
 
