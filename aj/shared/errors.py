@@ -138,6 +138,10 @@ class LostAnswerError(AzureError):
     """The request was sent, its answer never came or said that the service failed."""
 
 
+class CapacityError(AjError):
+    """No place can take the job now: the message has the reason of each."""
+
+
 class SubmissionError(AjError):
     """The backend refused or failed a submission; nothing is left running."""
 

@@ -76,8 +76,9 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         template=MergedTemplate(name=template.name, raw=template.raw, sources=template.sources),
         via=call.via,
     )
+    checked = tuple(description.check_spec(template, spec))
     fields = (_unused(template, description), _unmountable(template)) if call.via is None else ()
-    own = (_renamed(spec), *fields, _overridden(template, stable), _dollars(template))
+    own = (_renamed(spec), *fields, checked, _overridden(template, stable), _dollars(template))
     return Built(spec, (*template.notices, *(notice for notices in own for notice in notices)))
 
 
