@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from aj.build.archive import FORMAT as ARCHIVE_FORMAT
@@ -149,7 +150,7 @@ def _payload(spec: JobSpec, reads: tuple[Step, ...], render: Callable[[], Json])
 
 def writes(sealed: Sealed, effects: Effects, facts: Json, folder: Path, emit: Emit) -> tuple[Step, ...]:
     """The guarded half: an upload for each file that must be there, then one submission. Targets are the receipts."""
-    uploads = tuple(_upload(upload, effects, facts, folder, emit) for upload in sealed.uploads)
+    uploads = _uploads(sealed.uploads, effects, facts, folder, emit)
 
     def submit() -> bytes:
         receipts = {upload.name: Receipt(**read_json(folder / f"{upload.name}.json")) for upload in sealed.uploads}
@@ -175,16 +176,25 @@ def job_receipt(target: bytes) -> JobReceipt:
     return JobReceipt(**json.loads(target))
 
 
-def _upload(upload: Upload, effects: Effects, facts: Json, folder: Path, emit: Emit) -> Step:
-    def run() -> bytes:
-        receipt = effects.present(upload, facts) or effects.upload(upload, facts, emit)
-        return canonical(to_json(receipt))
+def _uploads(uploads: Sequence[Upload], effects: Effects, facts: Json, folder: Path, emit: Emit) -> tuple[Step, ...]:
+    """Files do not wait for each other: the first step to run sends them all side by side, each reports its own."""
 
-    return Step(
-        name=f"upload-{upload.name}",
-        kind="write",
-        reads=(),
-        writes=folder / f"{upload.name}.json",
-        key={"sha256": upload.sha256, "size": upload.size},
-        run=run,
-    )
+    @cache
+    def sent() -> Mapping[str, Future[Receipt]]:
+        def one(upload: Upload) -> Receipt:
+            return effects.present(upload, facts) or effects.upload(upload, facts, emit)
+
+        with ThreadPoolExecutor(len(uploads), thread_name_prefix="upload") as pool:
+            return {upload.name: pool.submit(one, upload) for upload in uploads}
+
+    def step(upload: Upload) -> Step:
+        return Step(
+            name=f"upload-{upload.name}",
+            kind="write",
+            reads=(),
+            writes=folder / f"{upload.name}.json",
+            key={"sha256": upload.sha256, "size": upload.size},
+            run=lambda: canonical(to_json(sent()[upload.name].result())),
+        )
+
+    return tuple(map(step, uploads))

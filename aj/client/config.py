@@ -1,6 +1,5 @@
 """How `aj_config.json` is changed: atomically, and keys that aj does not know are never lost."""
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -16,19 +16,26 @@ TAIL_LINES = 20
 class Logs(Protocol):
     """The part of the SDK's client that gives a job's output."""
 
-    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
-        """A page: chunks [{stream, text}], the cursor for the next page, finished."""
+    def job_logs(
+        self, ref: str, cursor: Mapping[str, int] | None = None, stream: str | None = None, /
+    ) -> dict[str, Any]:
+        """A page: chunks [{stream, text}], the cursor for the next page, finished; perhaps a note."""
         ...
 
 
 @dataclass(slots=True)
 class Follower:
-    """Reads one job's output and gives whole lines to `write`; `prefixed` puts the rank in front of each."""
+    """Reads one job's output and gives whole lines to `write`; `prefixed` puts the rank in front of each.
+
+    `stream` is the only one to read; `say` is told once why there is nothing yet.
+    """
 
     client: Logs
     name: str
     write: Callable[[str], None]
     prefixed: bool
+    stream: str | None = None
+    say: Callable[[str], object] | None = None
     tails: dict[str, str] = field(default_factory=dict)
     """The last lines of each stream so far."""
     _cursor: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +45,7 @@ class Follower:
         """Everything until the job has ended."""
         pause = QUICK_SECONDS
         while True:
-            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
+            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor, self.stream)
             self._take(page)
             if page["finished"]:
                 return
@@ -51,7 +58,7 @@ class Follower:
     def so_far(self) -> bool:
         """Everything that is there now; True when nothing will follow."""
         while True:
-            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
+            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor, self.stream)
             self._take(page)
             if page["finished"] or not page["chunks"]:
                 self._end_lines()
@@ -59,6 +66,9 @@ class Follower:
 
     def _take(self, page: Mapping[str, Any]) -> None:
         self._cursor = page["cursor"]
+        if self.say and (note := page.get("note")):
+            self.say(note)
+            self.say = None
         for chunk in page["chunks"]:
             whole, newline, rest = (self._begun.pop(chunk["stream"], "") + chunk["text"]).rpartition("\n")
             if newline:

@@ -9,10 +9,10 @@ import click
 from aj.client.call import Call
 from aj.client.commands import Command, Group, UsageError
 from aj.client.config import change_config
-from aj.shared.config import read_config
 from aj.client.console import Answer, Console
 from aj.client.options import complete_template
 from aj.client.show import show_fields
+from aj.shared.config import read_config
 from aj.shared.errors import ChildError, NotFoundError
 from aj.shared.jsonio import Json, write_file
 from aj.shared.paths import Home, shipped
@@ -32,8 +32,8 @@ _IGNORED = """\
 _LOCAL = """\
 # yaml-language-server: $schema=../template.schema.json
 #
-# A job on this machine:   aj run -t local python train.py
-# See what would run:      aj plan -t local python train.py
+# A job on this machine:   aj run -t local train.py
+# See what would run:      aj plan -t local train.py
 # All fields:              aj schema template
 #
 # `base` names what this template builds on: `gpu` is gpu.yaml in this folder, `storage.team` is ../storage/team.yaml;
@@ -62,8 +62,8 @@ config:
 _AMLT = """\
 # yaml-language-server: $schema=../template.schema.json
 #
-# A job that amlt submits:   aj run --amlt -t amlt python train.py
-# What amlt would get:       aj run --amlt -d -t amlt python train.py
+# A job that amlt submits:   aj run --amlt -t amlt python3 train.py
+# What amlt would get:       aj run --amlt -d -t amlt python3 train.py
 #
 # Fields have amlt's names. Write a single `$`: aj doubles it for amlt.
 base: null
@@ -83,7 +83,7 @@ _VERSION_SECONDS = 60
 
 
 @click.command(
-    cls=Command, examples=("aj init && aj run -t local python --version", "AJ_HOME=jobs aj init", "aj init amlt")
+    cls=Command, examples=("aj init && aj run -t local python3 --version", "AJ_HOME=jobs aj init", "aj init amlt")
 )
 @click.argument("what", required=False, metavar="[amlt]", type=click.Choice(["amlt"]))
 @click.pass_obj
@@ -188,4 +188,4 @@ def _show_init(out: Console, home: Home, written: list[Path], name: str) -> None
     if not written:
         out.say(f"nothing to do: {home.root} has it all")
     way = "--amlt " if name == "amlt" else ""
-    out.say(f"next: `aj run {way}-t {name} python --version`")
+    out.say(f"next: `aj run {way}-t {name} python3 --version`")

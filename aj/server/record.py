@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from aj import __version__
 from aj.server.child import Child, run
 from aj.server.workshop import Frozen
 from aj.shared.errors import AjError, to_wire
@@ -70,6 +71,13 @@ def hidden_values(spec: JobSpec) -> frozenset[str]:
     secret, kept = secret_names(spec), env_names(spec)
     found = ((name, value) for name, value in variables(spec) if name in kept)
     return frozenset(value for name, value in found if name in secret or len(value) >= LONG)
+
+
+def provenance(caller: Caller) -> dict[str, str]:
+    """Where a job comes from: the commit of its folder, whether that was changed since, and this version of aj."""
+    state = git_state(caller)
+    git = {"git_commit": str(state["git_commit"]), "git_dirty": str(state["git_dirty"]).lower()}
+    return {"aj_version": __version__, **(git if state["git_commit"] else {})}
 
 
 def git_state(caller: Caller) -> dict[str, Json]:

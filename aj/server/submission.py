@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +30,11 @@ from aj.build.select import select
 from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, document_graph, graph, job_receipt, writes
 from aj.build.store import Store
-from aj.server.submit import Jobs, get_execution
+from aj.server.record import provenance
+from aj.server.submit import get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
-from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, to_json
+from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, StepVerdict, to_json
 from aj.shared.paths import Home
 from aj.shared.spec import describe, spec_from_json, spec_to_json, symbolic
 
@@ -115,7 +117,7 @@ class Submissions:
             raise InputError("an input has moved since the plan was made", hint="run `aj plan` again and look at it")
         return Frozen(
             spec=spec,
-            payload=render_payload(spec, facts, build.archive or SYMBOLIC_ARCHIVE),
+            payload=render_payload(spec, facts, build.archive or SYMBOLIC_ARCHIVE, provenance(caller)),
             payload_sha256=baseline.payload_sha256,
             archive=build.archive,
             reused=build.reused,
@@ -157,11 +159,6 @@ class Submissions:
         write_baseline(self._line(frozen.spec), frozen.baseline)
         return result_of(frozen, receipt)
 
-    def jobs(self, service: str) -> Jobs | None:
-        """The remote life of a backend's jobs, None where other tools manage them."""
-        jobs = get_execution(service).jobs
-        return jobs(self.home) if jobs else None
-
     @contextmanager
     def _sealed(self, frozen: Frozen) -> Iterator[Sealed]:
         """What is sent, its archive leased meanwhile."""
@@ -194,10 +191,7 @@ class Submissions:
             archive = archive_plan(self._listings, packed, baseline) if packed else None
         record = build.archive
         uploads = _uploads(spec, record, self.store.path(record.sha256)) if record else ()
-        verdicts = [
-            judge_upload(upload, effects.present(upload, found)) if effects else unknown_upload(upload)
-            for upload in uploads
-        ]
+        verdicts = _look(uploads, effects, found) if effects else [unknown_upload(upload) for upload in uploads]
         return judge(spec, build.outcomes, baseline, [*verdicts, judge_submit(spec)], archive, build.notices)
 
     def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
@@ -276,6 +270,13 @@ def archive_summary(frozen: Frozen) -> dict[str, Json] | None:
     if record is None:
         return None
     return {"sha256": record.sha256, "size": record.size, "files": record.files, "reused": frozen.reused}
+
+
+def _look(uploads: Sequence[Upload], effects: Effects, facts: Json) -> list[StepVerdict]:
+    """Side by side: each look is a round trip."""
+    with ThreadPoolExecutor(max(1, len(uploads)), thread_name_prefix="look") as pool:
+        receipts = pool.map(lambda upload: effects.present(upload, facts), uploads)
+        return [judge_upload(upload, receipt) for upload, receipt in zip(uploads, receipts, strict=True)]
 
 
 def _uploads(spec: JobSpec, record: ArchiveRecord, archive: Path) -> tuple[Upload, ...]:

@@ -39,6 +39,8 @@ def checked_config(home: Home) -> dict[str, Json]:
     document = read_config(home)
     for violation in violations(document, "config"):
         raise ConfigError(
-            violation.message, where=f"{home.config}{violation.pointer}", hint=violation.hint or "see `aj schema config`"
+            violation.message,
+            where=f"{home.config}{violation.pointer}",
+            hint=violation.hint or "see `aj schema config`",
         )
     return document

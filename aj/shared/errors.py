@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 
 class AjError(Exception):
@@ -30,6 +30,9 @@ class AjError(Exception):
         self.hint = hint
         self.status_code = status_code
         self.azure_code = azure_code
+
+
+E = TypeVar("E", bound="AjError")
 
 
 class InputError(AjError):
@@ -162,6 +165,17 @@ class InternalError(AjError):
     """A fault of aj itself; the hint names its log."""
 
     exit_code: ClassVar[int] = 70
+
+
+def recast(error: AjError, kind: type[E], before: str = "") -> E:
+    """The same words and codes as another kind of error, `before` in front of the message."""
+    return kind(
+        before + error.message,
+        where=error.where,
+        hint=error.hint,
+        status_code=error.status_code,
+        azure_code=error.azure_code,
+    )
 
 
 def to_wire(error: AjError) -> dict[str, Any]:

@@ -69,7 +69,12 @@ class Azure:
         trust = ssl.create_default_context(cafile=str(self.ca_file))
         self._http = httpx.Client(verify=trust, timeout=60)
 
+        self._stores: dict[str, BlobServiceClient] = {}
+
     def close(self) -> None:
+        """Close the connections of the tests."""
+        for store in self._stores.values():
+            store.close()
         self._http.close()
 
     # --- for the client under test ---
@@ -88,8 +93,10 @@ class Azure:
         """The real client, with the account's key, straight to Azurite."""
         from azure.storage.blob import BlobServiceClient
 
-        url, key = self.azurite.account_url(account), self.azurite.keys[account]
-        return BlobServiceClient(url, credential=key, connection_verify=str(self.ca_file))
+        if account not in self._stores:
+            url, key = self.azurite.account_url(account), self.azurite.keys[account]
+            self._stores[account] = BlobServiceClient(url, credential=key, connection_verify=str(self.ca_file))
+        return self._stores[account]
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
         """A request to ARM with a good token. `path` may be a whole address; the api-version is added to a bare one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from aj.server.azure.token import Login
 from aj.server.azure.wire import ATTEMPTS, PATIENCE_SECONDS, http_client, pause, read, send
 from aj.shared.config import checked_config
-from aj.shared.errors import AccessError, AjError, AzureError, LoginError, LostAnswerError, NotFoundError
+from aj.shared.errors import AccessError, AjError, AzureError, LoginError, LostAnswerError, NotFoundError, recast
 from aj.shared.jsonio import Json, compact, read_json
 from aj.shared.model import Caller
 from aj.shared.paths import Home, shipped
@@ -59,7 +59,7 @@ class Arm:
                 return
             url, more = self._same_origin(str(page["nextLink"])), {}
 
-    def ask(self, path: str, body: Json, api: str) -> dict[str, Json]:
+    def ask(self, path: str, body: Json = None, api: str = API) -> dict[str, Json]:
         """A POST that changes nothing."""
         return _document(self._read("POST", self._url(path), {"api-version": api}, body))
 
@@ -106,8 +106,7 @@ class Arm:
                 break
             time.sleep(pause(answer, number))
         if answer.status_code >= 500 or answer.status_code == 408:
-            error = error_of(answer)
-            raise LostAnswerError(error.message, status_code=error.status_code, azure_code=error.azure_code)
+            raise recast(error_of(answer), LostAnswerError)
         return answer
 
     def _authorized(self, method: str, url: str, query: Mapping[str, str], body: Json) -> httpx.Response:
@@ -154,7 +153,8 @@ def cloud_of(config: Mapping[str, Json]) -> Mapping[str, str]:
 
 def workspace_id(subscription: str, group: str, name: str) -> str:
     """The ARM id of a workspace."""
-    return f"/subscriptions/{segment(subscription)}/resourceGroups/{segment(group)}/providers/{ML}/workspaces/{segment(name)}"
+    place = f"/subscriptions/{segment(subscription)}/resourceGroups/{segment(group)}"
+    return f"{place}/providers/{ML}/workspaces/{segment(name)}"
 
 
 def segment(name: str) -> str:
@@ -162,28 +162,18 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def error_of(answer: httpx.Response) -> AzureError | NotFoundError:
+def error_of(answer: httpx.Response) -> AjError:
     """What a refusal says, with its class."""
     code, message = _refusal(answer)
-    known = {"status_code": answer.status_code, "azure_code": code}
-    text = f"Azure says {answer.status_code} {code or ''}".rstrip() + (f": {message}" if message else "")
-    if answer.status_code == 401:
-        return LoginError(text, hint="run `az login`, with `--tenant` when it is another tenant's", **known)
-    if answer.status_code == 403:
-        hint = f"ask for the role `{ROLE}` on the workspace, or for what the message names"
-        return AccessError(text, hint=hint, **known)
-    if answer.status_code == 404:
-        return NotFoundError(text, **known)
-    if answer.status_code == 429:
-        later = answer.headers.get("Retry-After")
-        return AzureError(text, hint=f"try again in {later} s" if later else "try again in a minute", **known)
-    return AzureError(text, **known)
-
-
-def refused(error: AjError) -> Callable[[type[AjError]], AjError]:
-    """The same words and codes in another class."""
-    known = {"where": error.where, "hint": error.hint, "status_code": error.status_code, "azure_code": error.azure_code}
-    return lambda kind: kind(error.message, **known)
+    status = answer.status_code
+    text = f"Azure says {status} {code or ''}".rstrip() + (f": {message}" if message else "")
+    kind: type[AjError] = {401: LoginError, 403: AccessError, 404: NotFoundError}.get(status, AzureError)
+    hint = {
+        401: "run `az login`, with `--tenant` when it is another tenant's",
+        403: f"ask for the role `{ROLE}` on the workspace, or for what the message names",
+        429: f"try again in {answer.headers.get('Retry-After') or 60} s",
+    }.get(status)
+    return kind(text, hint=hint, status_code=status, azure_code=code)
 
 
 def _refusal(answer: httpx.Response) -> tuple[str | None, str]:

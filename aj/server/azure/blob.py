@@ -1,4 +1,4 @@
-"""Files in a workspace's Blob store: one request each, from disk, under their own digest, and what every refusal means."""
+"""Files in a workspace's Blob store: one request each, from disk, at their digest; what a refusal means."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ class BlobStore:
         from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
         allowed = ContainerSasPermissions(read=True, create=True, write=True)
-        how = {"permission": allowed, "expiry": _now() + timedelta(hours=12)}
-        return str(generate_container_sas(self.account, self.container, str(secrets["key"]), **how))
+        key, end = str(secrets["key"]), _now() + timedelta(hours=12)
+        return generate_container_sas(self.account, self.container, key, permission=allowed, expiry=end)
 
     def _address(self, upload: Upload) -> str:
         return f"{self.url}/{self.container}/LocalUpload/{upload.sha256}/{FILES[upload.name]}"
@@ -150,7 +150,6 @@ class BlobStore:
 
     def _refused(self, answer: httpx.Response, upload: Upload) -> AzureError:
         code = _code(answer)
-        known = {"status_code": answer.status_code, "azure_code": code or None}
         words = _WORDS.get(code)
         if words is None:
             words = _WORDS["ContainerNotFound"] if answer.status_code == 404 else _unnamed(answer, code)
@@ -160,7 +159,13 @@ class BlobStore:
         if code == "AuthenticationFailed" and (skew := _skew(answer)):
             message += f": this machine's clock is {abs(skew) // 60} min {'ahead of' if skew > 0 else 'behind'} Azure's"
             hint = "set the clock; `timedatectl` shows whether it is synchronized"
-        return kind(message, where=self._address(upload), hint=hint, **known)
+        return kind(
+            message,
+            where=self._address(upload),
+            hint=hint,
+            status_code=answer.status_code,
+            azure_code=code or None,
+        )
 
 
 _WORDS: Mapping[str, tuple[str, str]] = {

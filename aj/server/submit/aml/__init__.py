@@ -7,6 +7,4 @@ from aj.server.submit.aml.facts import configured_workspace
 from aj.server.submit.aml.jobs import AmlJobs
 from aj.server.submit.aml.submit import AmlEffects
 
-EXECUTION = Execution(
-    effects=AmlEffects, jobs=AmlJobs, configured=lambda home: configured_workspace(home) is not None
-)
+EXECUTION = Execution(effects=AmlEffects, jobs=AmlJobs, configured=lambda home: configured_workspace(home) is not None)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from aj.server.azure.arm import ML, Arm, segment, workspace_id
 from aj.shared.clock import now_ns
 from aj.shared.config import checked_config
-from aj.shared.errors import AzureError, ConfigError, ConflictError, LoginError, NotFoundError
+from aj.shared.errors import AzureError, ConflictError, LoginError, NotFoundError
 from aj.shared.jsonio import Json, canonical, digest, read_json, sha256, write_file
 from aj.shared.model import Emit, Event, JobSpec, Mount
 from aj.shared.opts.aml import AmlOpts, image_reference
@@ -32,7 +32,7 @@ _ZONE = re.compile(r"z[0-9]+\.blob\.storage\.azure\.net")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts, when they were read (nanoseconds), and what the job refers to that is not there yet: path → body of its PUT."""
+    """Facts, when they were read (nanoseconds), and what is not there yet: path → body of its PUT."""
 
     facts: dict[str, Json]
     read_ns: int
@@ -71,7 +71,13 @@ def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
     """Where the facts of this job are remembered; `who` tells logins apart."""
     mounts = [[mount.name, mount.account, mount.container] for mount in spec.storage]
     opts = _opts(spec)
-    place = [opts.compute, opts.subscription_id, opts.resource_group, opts.workspace, checked_config(home).get("workspace")]
+    place = [
+        opts.compute,
+        opts.subscription_id,
+        opts.resource_group,
+        opts.workspace,
+        checked_config(home).get("workspace"),
+    ]
     key = digest([spec.service, place, spec.image, spec.registry, mounts, dict(arm.cloud), who])
     return Memory(folder(home) / f"{key[:24]}.json")
 
@@ -121,7 +127,7 @@ def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
             "location": workspace.get("location") or "",
             "discovery": str(workspace["properties"].get("discoveryUrl") or "").rstrip("/").removesuffix("/discovery"),
         },
-        "compute": _compute(compute, spec, opts, emit),
+        "compute": _compute(compute, opts, emit),
         "environment": {"id": environment},
         "store": _store(store["properties"], workspace["properties"], arm),
         "mounts": {mount.name: datastore_name(mount) for mount in spec.storage},
@@ -136,7 +142,11 @@ def find_workspace(home: Home, opts: AmlOpts, arm: Arm, each: Callable[..., Any]
         return configured
     if opts.workspace and opts.subscription_id and opts.resource_group:
         return workspace_id(opts.subscription_id, opts.resource_group, opts.workspace)
-    wanted = {"subscriptions": opts.subscription_id, "resourceGroups": opts.resource_group, "workspaces": opts.workspace}
+    wanted = {
+        "subscriptions": opts.subscription_id,
+        "resourceGroups": opts.resource_group,
+        "workspaces": opts.workspace,
+    }
     if configured and all(_part(configured, kind) == name.lower() for kind, name in wanted.items() if name):
         return configured
     rows = [
@@ -146,7 +156,9 @@ def find_workspace(home: Home, opts: AmlOpts, arm: Arm, each: Callable[..., Any]
     ]
     if not opts.workspace and len(rows) > 1:
         paths = [f"{row}/computes/{segment(opts.compute)}" for row in rows]
-        rows = [row for row, compute in zip(rows, each(lambda path: _visible(arm, path), paths), strict=True) if compute]
+        rows = [
+            row for row, compute in zip(rows, each(lambda path: _visible(arm, path), paths), strict=True) if compute
+        ]
         if not rows:
             message = f"no workspace that you can see has a compute `{opts.compute}`"
             raise NotFoundError(message, hint=_candidates(arm))
@@ -205,7 +217,7 @@ def _datastore(mount: Mount, arm: Arm) -> Json:
     }
 
 
-def _compute(compute: Mapping[str, Json], spec: JobSpec, opts: AmlOpts, emit: Emit) -> dict[str, Json]:
+def _compute(compute: Mapping[str, Json], opts: AmlOpts, emit: Emit) -> dict[str, Json]:
     """The compute's facts; `AzureError` when it cannot run the job, whatever it waits for."""
     properties = compute["properties"]
     state = properties.get("provisioningState", "Succeeded")

@@ -64,17 +64,16 @@ class AmlJobs:
             more |= {"started_at": run.get("startTimeUtc"), "ended_at": run.get("endTimeUtc"), "reason": reason}
         return {**_row(job), **more}
 
-    def logs(self, name: str, cursor: Mapping[str, int], file: str | None = None) -> LogPage:
-        """What the log files have beyond `cursor`; `file` chooses one of them, the job's own are the default."""
+    def logs(self, name: str, cursor: Mapping[str, int], stream: str | None = None) -> LogPage:
+        """What the log files have beyond `cursor`; `stream` chooses one of them, its own are the default."""
         arm = self._arm()
-        workspace, job = self._find(arm, name)
-        run = arm.service(_run(arm, workspace, str(job["name"])))
+        run = arm.service(self._history(arm, name))
         ended = run.get("status") in ENDED
         links = {str(key): str(link) for key, link in (run.get("logFiles") or {}).items()}
-        if file is not None and file not in links:
+        if stream is not None and stream not in links:
             known = ", ".join(f"`{each}`" for each in sorted(links)) or "none yet"
-            raise NotFoundError(f"`{job['name']}` has no log `{file}`", hint=f"it has {known}")
-        wanted = [file] if file else sorted(filter(_OWN_LOGS.fullmatch, links)) or (sorted(links) if ended else [])
+            raise NotFoundError(f"`{name}` has no log `{stream}`", hint=f"it has {known}")
+        wanted = [stream] if stream else sorted(filter(_OWN_LOGS.fullmatch, links)) or (sorted(links) if ended else [])
         with ThreadPoolExecutor(8, thread_name_prefix="logs") as pool:
             parts = list(pool.map(lambda each: _part(arm, links[each], max(0, cursor.get(each, 0)), ended), wanted))
         chunks = tuple(LogChunk(each, text) for each, (text, _, _) in zip(wanted, parts, strict=True) if text)
@@ -96,6 +95,14 @@ class AmlJobs:
         while (status := str(arm.get(path)["properties"]["status"])) not in ENDED and monotonic() < until:
             time.sleep(POLL_SECONDS)
         return status
+
+    def _history(self, arm: Arm, name: str) -> str:
+        """The job's address in the run history; found once, as following its logs asks again and again."""
+        key = (str(self.home.root), name)
+        if key not in _HISTORY:
+            workspace, job = self._find(arm, name)
+            _HISTORY[key] = _run(arm, workspace, str(job["name"]))
+        return _HISTORY[key]
 
     def _arm(self) -> Arm:
         return azure_of(self.home, self.caller)
@@ -136,6 +143,9 @@ class AmlJobs:
                 raise ConflictError(f"`{name}` is the start of several jobs", hint=f"one of {names}")
         where = ", ".join(f"`{workspace.rpartition('/')[2]}`" for workspace in places)
         raise NotFoundError(f"no job `{name}` in {where}", hint="`aj job list` shows what there is")
+
+
+_HISTORY: dict[tuple[str, str], str] = {}
 
 
 def _rows(arm: Arm, workspace: str) -> Iterator[dict[str, Json]]:
@@ -179,7 +189,9 @@ def _part(arm: Arm, link: str, start: int, ended: bool) -> tuple[str, int, bool]
     if answer.status_code in (404, 416):
         return "", start, True
     if not answer.is_success:
-        raise AzureError(f"a log cannot be read: {answer.status_code}", hint="try again", status_code=answer.status_code)
+        raise AzureError(
+            f"a log cannot be read: {answer.status_code}", hint="try again", status_code=answer.status_code
+        )
     content = answer.content if answer.status_code == 206 else answer.content[start : start + PAGE_BYTES]
     last = len(content) < PAGE_BYTES
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

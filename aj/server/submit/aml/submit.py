@@ -24,11 +24,11 @@ from aj.server.submit.aml.facts import (
 from aj.shared.errors import (
     AjError,
     AzureError,
-    ConflictError,
     LostAnswerError,
     NotFoundError,
     OutcomeUnknownError,
     SubmissionError,
+    recast,
 )
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobSpec
@@ -50,7 +50,7 @@ class AmlEffects:
     _stores: dict[str, BlobStore] = field(default_factory=dict, repr=False)
 
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
-        """Of the job's workspace: remembered ones while they are fresh, else read. What is missing stays out of them."""
+        """Of the job's workspace: remembered while they are fresh, else read; what is missing is not among them."""
         memory = self._memory(spec)
         known = memory.recall()
         if known is None or not 0 <= known.age_seconds < FRESH_SECONDS:
@@ -83,14 +83,14 @@ class AmlEffects:
         try:
             return job_receipt(self._arm.put(path, sealed.payload))
         except LostAnswerError as error:
-            raise _as(OutcomeUnknownError, error) from error
+            raise recast(error, OutcomeUnknownError) from error
         except AjError as error:
             memory.forget()
             if error.status_code == 409:
                 # Something on the way may have sent it twice: then it is there.
-                raise _as(OutcomeUnknownError, error) from error
+                raise recast(error, OutcomeUnknownError) from error
             if type(error) in (AzureError, NotFoundError):
-                raise _as(SubmissionError, error) from error
+                raise recast(error, SubmissionError) from error
             raise
 
     def find(self, spec: JobSpec) -> JobReceipt | None:
@@ -122,7 +122,7 @@ class AmlEffects:
             names = ("url", "account", "container", "credentials", "scope")
             secrets = f"{workspace}/datastores/{segment(store['name'])}/listSecrets"
             self._stores[store["url"]] = BlobStore(
-                arm=self._arm, secrets=lambda: self._arm.ask(secrets, None), **{name: store[name] for name in names}
+                arm=self._arm, secrets=lambda: self._arm.ask(secrets), **{name: store[name] for name in names}
             )
         return self._stores[store["url"]]
 
@@ -141,13 +141,13 @@ class AmlEffects:
             failure: AjError = error
         except AjError as error:
             if error.status_code != 409:
-                raise _as(SubmissionError, error, f"`{path.rpartition('/')[2]}` cannot be registered: ") from error
+                raise recast(error, SubmissionError, f"`{path.rpartition('/')[2]}` cannot be registered: ") from error
             failure = error
         found = self._arm.look(path)
         wanted = body["properties"]
         keys = ("image",) if "image" in wanted else ("accountName", "containerName")
         if found is None or any(found["properties"].get(key) != wanted[key] for key in keys):
-            raise _as(SubmissionError, failure, f"`{path.rpartition('/')[2]}` cannot be registered: ") from failure
+            raise recast(failure, SubmissionError, f"`{path.rpartition('/')[2]}` cannot be registered: ") from failure
 
 
 def job_receipt(job: Mapping[str, Json]) -> JobReceipt:
@@ -155,8 +155,3 @@ def job_receipt(job: Mapping[str, Json]) -> JobReceipt:
     properties = job["properties"]
     studio = (properties.get("services") or {}).get("Studio") or {}
     return JobReceipt(str(job["name"]), studio.get("endpoint"), str(properties.get("status") or "NotStarted"))
-
-
-def _as(kind: type[AjError], error: AjError, before: str = "") -> AjError:
-    known = {"where": error.where, "hint": error.hint, "status_code": error.status_code, "azure_code": error.azure_code}
-    return kind(before + error.message, **known)
