@@ -72,6 +72,7 @@ _BUILT_IN = {
     "amlt": "aj.server.submit.amlt:EXECUTION",
     "aml": "aj.server.submit.aml:EXECUTION",
     "local": "aj.server.submit.local:EXECUTION",
+    "sing": "aj.server.submit.aml:SING",
 }
 ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""

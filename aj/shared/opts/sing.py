@@ -94,6 +94,10 @@ def check_spec(template: Template, spec: JobSpec) -> Iterator[Notice]:
     sku = parse_sku(spec.sku or "", where)
     check_shape(sku, spec.shape.nodes, spec.shape.processes, where)
     if spec.via is None:
+        who = str(template.get("jobs", 0, "identity", default="managed"))
+        if who.lower() != "managed":
+            message = f"`identity: {who}` has no effect: a Singularity job acts as the identity that `{UAI}` names"
+            yield Notice(message, template.where("jobs", 0, "identity"))
         for name in template.get(*_CONTAINER, default={}):
             if name != "shm_size":
                 message = f"`container_args.{name}` has no effect: Singularity takes no arguments of `docker run`"
@@ -129,7 +133,6 @@ DESCRIPTION = Description(
     check_spec=check_spec,
     uploads=("code", "bootstrap"),
     unused={
-        "/jobs/0/identity": f"a Singularity job acts as the identity that `{UAI}` names",
         "/target/namespace": "a virtual cluster has no namespaces",
         "/target/queue": "a virtual cluster has one queue",
         "/target/context": "Singularity is no Kubernetes cluster of yours",
