@@ -21,13 +21,13 @@ def run() -> list[str]:
     clusters = [_cluster(number, chance) for number in range(CLUSTERS)]
     types = {f"region{region}": [_type(number, chance) for number in range(TYPES)] for region in range(REGIONS)}
     lines = []
-    for sku in ("G8", "4x80G8-A100-NvLink-IB", "C3"):
+    for sku in ("G8", "4x80G8-A100-IB-NvLink", "C3"):
         wish = Wish(parse_sku(sku, "sku"), 4, "Premium")
         rows = parse_clusters(clusters)
         machines = {("s", region): parse_machines(found) for region, found in types.items()}
-        match = _median_ms(lambda wish=wish, rows=rows, machines=machines: choose(wish, rows, machines))  # type: ignore[misc]
+        match = _median_ms(lambda wish=wish, rows=rows, machines=machines: choose(wish, rows, machines))
         whole = _median_ms(
-            lambda wish=wish: choose(  # type: ignore[misc]
+            lambda wish=wish: choose(
                 wish,
                 parse_clusters(clusters),
                 {("s", region): parse_machines(found) for region, found in types.items()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from aj.shared.errors import CapacityError
 from aj.shared.jsonio import Json
@@ -193,7 +194,7 @@ def choose(
             reasons.append(f"`{cluster.name}` ({cluster.group}, {cluster.region or 'no region'}): {offer}")
     if not choices:
         raise _nothing(wish, reasons)
-    return sorted(choices, key=lambda choice: (TIERS.index(choice.tier), *_rank(wish, choice)))
+    return sorted(choices, key=lambda choice: _rank(wish, choice))
 
 
 class _Market:
@@ -269,49 +270,48 @@ def _offer(wish: Wish, cluster: Cluster, market: _Market) -> Choice | str:
     machines = [machine for machine in fitting if machine.series in cluster.user]
     if not machines:
         return f"no quota of yours for {_series(fitting)}"
-    need = {machine: wish.nodes * (machine.gpus or machine.cores) for machine in machines}
-    allowed = [machine for machine in machines if cluster.user[machine.series].free >= need[machine]]
+    need = wish.nodes * (machines[0].gpus or machines[0].cores)  # equal for all that fit
+    allowed = [machine for machine in machines if cluster.user[machine.series].free >= need]
     if not allowed:
         free = max(cluster.user[machine.series].free for machine in machines)
-        return f"your quota has {max(free, 0)} left, the job needs {min(need.values())}"
+        return f"your quota has {max(free, 0)} left, the job needs {need}"
     left = []
     for tier in TIERS[TIERS.index(wish.tier) :]:
-        quotas = cluster.tiers.get(tier, {})
+        quotas = cluster.tiers[tier]
         known = [machine for machine in allowed if machine.series in quotas]
-        able = [machine for machine in known if quotas[machine.series].free >= need[machine]]
+        able = [machine for machine in known if quotas[machine.series].free >= need]
         if able:
-            return _best(wish, cluster, tier, able)
+            return _best(wish, cluster, tier, able, need)
         left.append(f"{tier} {max((quotas[machine.series].free for machine in known), default=0)}")
-    return f"the tiers have {', '.join(left)} left, the job needs {min(need[machine] for machine in allowed)}"
+    return f"the tiers have {', '.join(left)} left, the job needs {need}"
 
 
-def _best(wish: Wish, cluster: Cluster, tier: str, machines: Sequence[Machine]) -> Choice:
-    """The machines of the best rank: all that follow it equal."""
-    offers = [_choice(wish, cluster, tier, machine) for machine in machines]
-    ranked = sorted(offers, key=lambda offer: (_rank(wish, offer), offer.machines[0].name))
-    best = ranked[0]
-    like = [offer for offer in ranked if _rank(wish, offer)[:2] == _rank(wish, best)[:2] and offer.need == best.need]
-    chosen = tuple(offer.machines[0] for offer in like[:TYPES_AT_MOST])
-    return Choice(cluster, tier, chosen, best.need, min(offer.free for offer in like[:TYPES_AT_MOST]), best.remarks)
-
-
-def _choice(wish: Wish, cluster: Cluster, tier: str, machine: Machine) -> Choice:
-    remarks = []
-    if tier != wish.tier:
-        remarks.append(f"{wish.tier} has no room for it: {tier} is taken")
-    if wish.sku.links and not machine.links.intersection(wish.sku.links):
+def _best(wish: Wish, cluster: Cluster, tier: str, machines: Sequence[Machine], need: int) -> Choice:
+    """The best machines, and those that are as good but for what is left of them."""
+    user, quotas = cluster.user, cluster.tiers[tier]
+    free = {name: min(user[name].free, quotas[name].free) for name in {machine.series for machine in machines}}
+    merits = [_merit(wish, machine) for machine in machines]
+    best = min(merits)
+    like = [machine for machine, merit in zip(machines, merits, strict=True) if merit == best]
+    chosen = nsmallest(TYPES_AT_MOST, like, key=lambda machine: (-free[machine.series], machine.name))
+    remarks = [f"{wish.tier} has no room for it: {tier} is taken"] if tier != wish.tier else []
+    if best[1]:
         remarks.append(f"it has no {' or '.join(wish.sku.links)}")
-    free = min(cluster.user[machine.series].free, cluster.tiers[tier][machine.series].free)
-    return Choice(cluster, tier, (machine,), wish.nodes * (machine.gpus or machine.cores), free, tuple(remarks))
+    return Choice(cluster, tier, tuple(chosen), need, free[chosen[0].series], tuple(remarks))
 
 
-def _rank(wish: Wish, choice: Choice) -> tuple[bool, bool, int, str, str, str, str]:
-    """Vendor, link, what is left, and then names, so that equal facts give an equal choice."""
-    machine, cluster = choice.machines[0], choice.cluster
-    free = not wish.sku.accelerators and not wish.sku.vendors
+def _merit(wish: Wish, machine: Machine) -> tuple[bool, bool]:
+    """Smaller is better: not of the preferred vendor, none of the wished links."""
+    sku = wish.sku
+    any_vendor = sku.family == "G" and not sku.accelerators and not sku.vendors
+    return any_vendor and machine.vendor != "NVIDIA", bool(sku.links) and machine.links.isdisjoint(sku.links)
+
+
+def _rank(wish: Wish, choice: Choice) -> tuple[object, ...]:
+    """Tier, merit, what is left, and then names, so that equal facts give an equal choice."""
+    cluster = choice.cluster
     names = (cluster.name.lower(), cluster.subscription.lower(), cluster.group.lower(), cluster.region)
-    other = wish.sku.family == "G" and free and machine.vendor != "NVIDIA"
-    return other, bool(wish.sku.links and not machine.links.intersection(wish.sku.links)), -choice.free, *names
+    return TIERS.index(choice.tier), *_merit(wish, choice.machines[0]), -choice.free, *names
 
 
 def _series(machines: Iterable[Machine]) -> str:
