@@ -16,9 +16,7 @@ TAIL_LINES = 20
 class Logs(Protocol):
     """The part of the SDK's client that gives a job's output."""
 
-    def job_logs(
-        self, ref: str, cursor: Mapping[str, int] | None = None, stream: str | None = None, /
-    ) -> dict[str, Any]:
+    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
         """A page: chunks [{stream, text}], the cursor for the next page, finished; perhaps a note."""
         ...
 
@@ -27,14 +25,13 @@ class Logs(Protocol):
 class Follower:
     """Reads one job's output and gives whole lines to `write`; `prefixed` puts the rank in front of each.
 
-    `stream` is the only one to read; `say` is told once why there is nothing yet.
+    `say` is told once why there is nothing yet.
     """
 
     client: Logs
     name: str
     write: Callable[[str], None]
     prefixed: bool
-    stream: str | None = None
     say: Callable[[str], object] | None = None
     tails: dict[str, str] = field(default_factory=dict)
     """The last lines of each stream so far."""
@@ -45,7 +42,7 @@ class Follower:
         """Everything until the job has ended."""
         pause = QUICK_SECONDS
         while True:
-            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor, self.stream)
+            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
             self._take(page)
             if page["finished"]:
                 return
@@ -58,7 +55,7 @@ class Follower:
     def so_far(self) -> bool:
         """Everything that is there now; True when nothing will follow."""
         while True:
-            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor, self.stream)
+            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
             self._take(page)
             if page["finished"] or not page["chunks"]:
                 self._end_lines()

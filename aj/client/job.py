@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from aj.client.call import Call
@@ -11,6 +15,9 @@ from aj.client.follow import Follower
 from aj.client.options import whole_number
 from aj.client.show import show_fields, show_rows
 from aj.shared.errors import InterruptedByUser
+
+if TYPE_CHECKING:
+    from aj.sdk import Client
 
 _COLUMNS = ("azure_name", "status", "backend", "nodes", "created_at", "ended_at")
 LISTED = 50
@@ -75,7 +82,7 @@ def logs(call: Call, ref: str, follow: bool, stream: str | None) -> Answer:
     kept: list[str] = []
     write = kept.append if call.console.machine else call.console.stream
     prefixed = stream is None and _processes(found) > 1
-    follower = Follower(client, name, write, prefixed=prefixed, stream=stream, say=call.console.say)
+    follower = Follower(_OneStream(client, stream), name, write, prefixed=prefixed, say=call.console.say)
     try:
         if follow:
             follower.to_the_end()
@@ -97,6 +104,17 @@ def cancel(call: Call, ref: str) -> Answer:
     canceled = call.connect().cancel_job(ref)
     document = {"kind": "command_result", "action": "cancel", **canceled}
     return Answer(document, lambda out: out.line(f"{canceled['azure_name']} {canceled['status']}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _OneStream:
+    """The logs of a job, or one of them."""
+
+    client: Client
+    stream: str | None
+
+    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
+        return self.client.job_logs(ref, cursor, self.stream)
 
 
 def _processes(found: dict[str, object]) -> int:
