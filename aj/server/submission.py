@@ -133,7 +133,15 @@ class Submissions:
 
     def plan_offline(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
         """The same without any network: the last known facts, else symbolic ones; remote verdicts are `unknown`."""
-        return self._plan(spec, caller, None, emit)
+        plan = self._plan(spec, caller, None, emit)
+        unread = symbolic_facts(spec.service)
+        if spec.via is not None or not unread:
+            return plan
+        how = "placeholders" if self._known_facts(spec) == unread else "as they were last read"
+        notice = Notice(
+            f"offline, {', '.join(sorted(unread))} are {how}", hint="`aj plan` without `--offline` reads them"
+        )
+        return replace(plan, warnings=(*plan.warnings, notice))
 
     def execute(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """The writes. `SubmissionError` when surely nothing runs, `OutcomeUnknownError` when that cannot be known."""

@@ -185,7 +185,7 @@ def choose(
     choices: list[Choice] = []
     reasons: list[str] = []
     for cluster in clusters:
-        if not _meant(wish, cluster):
+        if not meant(wish, cluster):
             continue
         offer = _offer(wish, cluster, market)
         if isinstance(offer, Choice):
@@ -255,7 +255,8 @@ def _of_size(sku: Sku, machines: Sequence[Machine]) -> list[Machine] | str:
     return right or f"no machine with {sizes[sku.count - 1]} cores and {sku.memory_gb} GB"
 
 
-def _meant(wish: Wish, cluster: Cluster) -> bool:
+def meant(wish: Wish, cluster: Cluster) -> bool:
+    """Whether the wish's names are the cluster's; upper and lower case are the same."""
     wanted = ((wish.cluster, cluster.name), (wish.subscription, cluster.subscription), (wish.group, cluster.group))
     return all(name is None or name.lower() == is_.lower() for name, is_ in wanted)
 

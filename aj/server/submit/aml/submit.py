@@ -19,6 +19,7 @@ from aj.server.submit.aml.facts import (
     experiment_of,
     find_workspace,
     memory_of,
+    place_of,
     read_facts,
 )
 from aj.shared.errors import (
@@ -32,7 +33,6 @@ from aj.shared.errors import (
 )
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobSpec
-from aj.shared.opts.aml import AmlOpts
 from aj.shared.paths import Home
 
 LOOKS = (0.0, 1.0, 2.0, 4.0)
@@ -96,8 +96,7 @@ class AmlEffects:
     def find(self, spec: JobSpec) -> JobReceipt | None:
         """Our job by its name, looked for several times before it counts as absent."""
         known = self._memory(spec).recall()
-        assert isinstance(spec.backend_spec, AmlOpts)
-        where = known.facts["workspace"]["id"] if known else find_workspace(self.home, spec.backend_spec, self._arm)
+        where = known.facts["workspace"]["id"] if known else find_workspace(self.home, place_of(spec), self._arm)
         for seconds in self.looks:
             time.sleep(seconds)
             if (job := self._arm.look(f"{where}/jobs/{segment(spec.name)}")) is not None:
@@ -112,9 +111,13 @@ class AmlEffects:
         return self._opened
 
     def _memory(self, spec: JobSpec) -> Memory:
+        return memory_of(self.home, spec, self._arm, self._who())
+
+    def _who(self) -> str:
+        """Tells logins apart."""
         token = self._arm.login.token(self._arm.cloud["arm_scope"])
         who = claims(token.text)
-        return memory_of(self.home, spec, self._arm, f"{who.get('oid')} {who.get('tid')}")
+        return f"{who.get('oid')} {who.get('tid')}"
 
     def _store(self, facts: Json) -> BlobStore:
         store, workspace = facts["store"], facts["workspace"]["id"]
