@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 PROJECT = Path(__file__).parents[1]
+pytest_plugins = ["tests.azure.fixtures"]
+
 CONTRACTS = Path(os.environ.get("AJ_CONTRACTS") or PROJECT.parent / "shared" / "contracts")
 
 _COMMON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]

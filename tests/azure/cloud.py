@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from tests.azure.arm.tokens import token
 from tests.azure.azurite import Azurite
 from tests.azure.fake_az import FakeAz
 
 if TYPE_CHECKING:
+    import httpx
     from azure.storage.blob import BlobServiceClient
 
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000001"
@@ -66,6 +65,8 @@ class Azure:
         """The service itself, for arranging, looking and measuring."""
         self.ca_file: Path = azurite.ca_file
         self.az = az
+        import httpx
+
         trust = ssl.create_default_context(cafile=str(self.ca_file))
         self._http = httpx.Client(verify=trust, timeout=60)
 
@@ -140,8 +141,25 @@ class Azure:
         answer = self.request("PUT", path, {"properties": {"image": image, "osType": "Linux"}})
         return str(answer.raise_for_status().json()["id"])
 
+    def usages(self, location: str, **families: tuple[int, int]) -> None:
+        """The quota of a region: cores of a machine family as (limit, used)."""
+        kind = "Microsoft.MachineLearningServices/vmFamily/usages"
+        rows = [
+            {
+                "id": f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/{location}",
+                "amlWorkspaceLocation": location,
+                "type": kind,
+                "unit": "Count",
+                "limit": limit,
+                "currentValue": used,
+                "name": {"value": family, "localizedValue": family},
+            }
+            for family, (limit, used) in families.items()
+        ]
+        self.control("rows", kind="usages", location=location, rows=rows)
+
     def settings(self, **given: Any) -> None:
-        """latency_ms, page_size, stage_seconds, hold, kill_after, cancel_status, log_links_seconds."""
+        """See `Settings` in `tests/azure/arm/world.py`: latency_ms, page_size, hold, unpullable, …"""
         self.control("settings", **given)
 
     def fault(self, kind: str, match: str, surface: str = "arm", **given: Any) -> None:

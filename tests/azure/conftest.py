@@ -1,4 +1,4 @@
-"""The simulated Azure for the tests of this folder, and projects that submit to it."""
+"""Projects that submit to the simulated Azure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.azure.cloud import Azure, Place
-from tests.azure.fixtures import azure, azure_session, azurite, azurite_http, certificate
-from tests.azure.project import Project
-
-__all__ = ["azure", "azure_session", "azurite", "azurite_http", "certificate"]
+from tests.azure.project import Here, Project
 
 
 @pytest.fixture
@@ -29,3 +26,9 @@ def project(tmp_path: Path, azure: Azure, place: Place) -> Iterator[Project]:
     made.configure(place)
     yield made
     made.close()
+
+
+@pytest.fixture
+def here(project: Project) -> Here:
+    """The project without a daemon: quick."""
+    return Here(project)

@@ -1,8 +1,6 @@
 """Fixtures of a simulated Azure that runs jobs: ARM over https, a real Blob service, an `az` that gives tokens.
 
-In the conftest.py or test of any folder:
-
-    from tests.azure.fixtures import azure, azure_session, azurite, certificate  # noqa: F401
+Every test may ask for them (`tests/conftest.py` names this module as a plugin):
 
     def test_something(azure: Azure) -> None:
         ws = azure.workspace("ws1")                    # with `workspaceblobstore` in a new container

@@ -10,6 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aj.build.store import Store
+from aj.server.submission import Submissions
+from aj.server.submit.aml.jobs import AmlJobs
+from aj.shared.caller import caller
+from aj.shared.clock import new_id, now_utc
+from aj.shared.job.build import Invocation, build_spec
+from aj.shared.job.naming import job_base_name
+from aj.shared.model import Caller, Event, Identity, JobResult, JobSpec, Plan
+from aj.shared.paths import Home
+from aj.shared.template.template import load_template
 from tests.azure.cloud import Azure, Place
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,3 +118,46 @@ class Project:
         """End its daemon."""
         if (self.folder / "run").exists():
             self.aj("daemon", "stop", "--force")
+
+
+@dataclass(slots=True)
+class Here:
+    """The same project, submitted to in this process: what the daemon does, without one."""
+
+    project: Project
+    said: list[str] = field(default_factory=list)
+
+    def spec(self, *words: str, template: str = "gpu", nodes: int | None = None) -> JobSpec:
+        """The job of `aj run`."""
+        argv = words or ("python", "train.py")
+        identity = Identity(new_id(), job_base_name(None, self.project.code, argv), now_utc())
+        call = Invocation(argv, self.project.code, nodes=nodes)
+        return build_spec(load_template(self._home, template), call, identity).spec
+
+    def run(self, *words: str, template: str = "gpu", nodes: int | None = None) -> JobResult:
+        """Prepare and execute; errors come out as they are raised."""
+        submissions = self._submissions()
+        frozen = submissions.prepare(self.spec(*words, template=template, nodes=nodes), self.caller, self.emit)
+        return submissions.execute(frozen, self.caller, self.emit)
+
+    def plan(self, *words: str, template: str = "gpu") -> Plan:
+        """What `run` would do."""
+        return self._submissions().plan(self.spec(*words, template=template), self.caller, self.emit)
+
+    def jobs(self) -> AmlJobs:
+        """The project's jobs."""
+        return AmlJobs(self._home, self.caller)
+
+    @property
+    def caller(self) -> Caller:
+        return caller(self.project.env, self.project.code)
+
+    def emit(self, event: Event) -> None:
+        self.said.append(event.detail)
+
+    def _submissions(self) -> Submissions:
+        return Submissions(self._home, Store(self.project.folder / "cache"))
+
+    @property
+    def _home(self) -> Home:
+        return Home(self.project.home)

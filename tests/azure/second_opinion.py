@@ -15,7 +15,7 @@ def lost_keys(body: Mapping[str, Any]) -> list[str]:
 
     Parts that are younger than the models are not counted, nor nulls, which the models do not send.
     """
-    from azure.mgmt.machinelearningservices.models import JobBase  # type: ignore[import-untyped]
+    from azure.mgmt.machinelearningservices.models import JobBase
 
     # The models take the discriminators out of what they are given.
     back = JobBase.deserialize(copy.deepcopy(dict(body))).serialize()

@@ -64,22 +64,17 @@ def image(name: str, *aliases: str) -> dict[str, Any]:
     return {"id": f"/providers/Microsoft.Singularity/images/{name.replace(':', '-')}", "names": [*aliases, name]}
 
 
+A100 = "Accelerator: NVIDIA A100 80GB GPU"
+H100 = "Accelerator: NVIDIA H100 80GB GPU x 8, NVLink, IB"
+MI300X = "Accelerator: AMD MI300X 192GB GPU x 8, xGMI, IB"
 TYPES = [
-    instance_type(
-        "ND96_A100_v4", "NDAMv4", gpus=8, cores=96, memory=1900, description="Accelerator: NVIDIA A100 80GB GPU x 8, NVLink, IB"
-    ),
-    instance_type(
-        "ND12_A100_v4", "NDAMv4", gpus=1, cores=12, memory=237, description="Accelerator: NVIDIA A100 80GB GPU x 1"
-    ),
-    instance_type(
-        "ND96_H100_v5", "NDH100v5", gpus=8, cores=96, memory=1900, description="Accelerator: NVIDIA H100 80GB GPU x 8, NVLink, IB"
-    ),
-    instance_type(
-        "ND96_MI300X_v5", "NDMI300Xv5", gpus=8, cores=96, memory=1850, description="Accelerator: AMD MI300X 192GB GPU x 8, xGMI, IB"
-    ),
+    instance_type("ND96_A100_v4", "NDAMv4", gpus=8, cores=96, memory=1900, description=f"{A100} x 8, NVLink, IB"),
+    instance_type("ND12_A100_v4", "NDAMv4", gpus=1, cores=12, memory=237, description=f"{A100} x 1"),
+    instance_type("ND96_H100_v5", "NDH100v5", gpus=8, cores=96, memory=1900, description=H100),
+    instance_type("ND96_MI300X_v5", "NDMI300Xv5", gpus=8, cores=96, memory=1850, description=MI300X),
     instance_type("E4_v3", "Ev3", gpus=0, cores=4, memory=32),
     instance_type("E8_v3", "Ev3", gpus=0, cores=8, memory=64),
-]  # fmt: skip
+]
 IMAGES = [
     image("acpt-torch2.7.1-py3.10-cuda12.6-ubuntu22.04", "latest"),
     image("base/job/pytorch:acpt-2.7.1", "pytorch"),

@@ -218,6 +218,14 @@ def test_environments_and_datastores_are_made_once_and_compared(azure: Azure, pl
     assert error(azure.request("PUT", path, {"properties": store})) == (400, "ValidationError")
 
 
+def test_another_cloud_has_another_storage_suffix(azure: Azure) -> None:
+    azure.control("cloud", suffix="core.chinacloudapi.cn")
+    place = azure.workspace("ws3")
+    china = {"Authorization": f"Bearer {token('https://management.chinacloudapi.cn')}"}
+    store = azure.request("GET", f"{place.id}/datastores/workspaceblobstore", **china).json()["properties"]
+    assert store["endpoint"] == "core.chinacloudapi.cn"
+
+
 @pytest.mark.parametrize("kind", ["AccountKey", "Sas"])
 def test_the_secrets_of_a_datastore_open_its_container(azure: Azure, kind: str) -> None:
     from azure.storage.blob import ContainerClient
@@ -271,12 +279,20 @@ def test_every_list_pages(azure: Azure, place: Place, example: dict[str, Any]) -
 def test_subscriptions_and_identities_are_listed(azure: Azure, place: Place) -> None:
     rows = azure.request("GET", "/subscriptions?api-version=2022-12-01").json()["value"]
     assert [row["subscriptionId"] for row in rows] == [place.subscription, OTHER_SUBSCRIPTION]
-    arm_id = f"/subscriptions/{place.subscription}/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/me"
+    group = f"/subscriptions/{place.subscription}/resourceGroups/g"
+    arm_id = f"{group}/providers/Microsoft.ManagedIdentity/userAssignedIdentities/me"
     ids = azure.control("identity", workspace=place.id, arm_id=arm_id)
     attached = azure.request("GET", place.id).json()["identity"]["userAssignedIdentities"]
     assert attached == {arm_id: ids}
     shown = azure.request("GET", f"{arm_id}?api-version=2023-01-31").json()
     assert shown["properties"]["clientId"] == ids["clientId"]
+
+
+def test_the_quota_of_a_region_is_listed(azure: Azure) -> None:
+    azure.usages("westus2", standardNCADSA100v4Family=(96, 24))
+    path = f"/subscriptions/{OTHER_SUBSCRIPTION}/providers/Microsoft.MachineLearningServices/locations/westus2/usages"
+    [row] = azure.request("GET", path).json()["value"]
+    assert (row["name"]["value"], row["limit"], row["currentValue"]) == ("standardNCADSA100v4Family", 96, 24)
 
 
 def test_an_answer_of_ours_that_breaks_the_contract_is_seen(contracts: Path) -> None:

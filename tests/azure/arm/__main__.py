@@ -12,12 +12,13 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tests.azure.arm import control
 from tests.azure.arm.contract import Contract
+from tests.azure.arm.refusals import arm_error
 from tests.azure.arm.simulator import Simulator
 from tests.azure.arm.wire import Listening
 
@@ -59,9 +60,9 @@ def guarded(world: Simulator, serve: Serving) -> Serving:
     async def call(request: Request) -> Response:
         try:
             return await serve(request)
-        except Exception:
+        except Exception:  # noqa: BLE001 (whatever it is, the test must hear of it)
             world.violations.append(f"{request.method} {request.url.path}: {traceback.format_exc()}")
-            raise
+            return JSONResponse(arm_error("SimulatorBroken", traceback.format_exc()), 500)
 
     return call
 

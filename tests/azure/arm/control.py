@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from tests.azure.arm.blob import Account
 from tests.azure.arm.traffic import sequential
-from tests.azure.arm.world import Workspace, World, fresh_container, same
+from tests.azure.arm.world import PUBLIC, Workspace, World, fresh_container, same
 
 if TYPE_CHECKING:
     from tests.azure.arm.simulator import Simulator
@@ -39,6 +39,7 @@ def reset(world: Simulator) -> None:
     world.refusals.clear()
     world.violations.clear()
     world.blob.accounts.clear()
+    world.suffix = PUBLIC
 
 
 def settings(world: Simulator, **given: Any) -> None:
@@ -48,15 +49,18 @@ def settings(world: Simulator, **given: Any) -> None:
         setattr(world.state.settings, name, value)
 
 
+def cloud(world: Simulator, suffix: str) -> None:
+    """The storage suffix that datastores made from now on have, as `core.chinacloudapi.cn`."""
+    world.suffix = suffix
+
+
 def subscription(world: Simulator, id: str, name: str) -> None:
     world.state.subscriptions[id] = name
 
 
-def workspace(
-    world: Simulator, subscription: str, group: str, name: str, location: str, account: str, credentials: str
-) -> dict[str, Any]:
-    """A workspace with its default Blob datastore in a container that is yet to be made."""
-    made = Workspace(subscription, group, name, location, account)
+def workspace(world: Simulator, account: str, credentials: str, **place: Any) -> dict[str, Any]:
+    """A workspace at `place` (subscription, group, name, location); its default container is yet to be made."""
+    made = Workspace(account=account, **place)
     container = fresh_container()
     made.add_datastore("workspaceblobstore", account, container, credentials, world.suffix)
     world.state.workspaces.append(made)
@@ -147,7 +151,7 @@ def complaints(world: Simulator) -> dict[str, list[str]]:
 VERBS: dict[str, Callable[..., Any]] = {
     verb.__name__: verb
     for verb in (
-        reset, settings, subscription, workspace, compute, identity, datastore, account, deny, rows, fault,
+        reset, settings, cloud, subscription, workspace, compute, identity, datastore, account, deny, rows, fault,
         faults_waiting, job, job_ids, write_log, traffic, forget_traffic, complaints,
     )
 }  # fmt: skip

@@ -57,7 +57,10 @@ class Faults:
         fault = Fault(**wanted)
         if fault.kind not in Kind.__args__:  # type: ignore[attr-defined]
             raise ValueError(f"no fault `{fault.kind}`")
-        re.compile(fault.match)
+        try:
+            re.compile(fault.match)
+        except re.error as error:
+            raise ValueError(f"`{fault.match}` is no regular expression: {error}") from error
         self._faults.append(fault)
 
     def clear(self) -> None:

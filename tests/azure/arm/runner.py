@@ -201,13 +201,13 @@ def environment(workspace: Workspace, job: Job, node: Path, rank: int, port: int
         "AZUREML_WORKSPACE_ID": workspace.guid,
         "AZUREML_CR_NODE_RANK": str(rank // per_node),
     }
-    env |= _data(job, node)
+    env |= _mounts(job, node)
     env |= _ranks(job.properties.get("distribution"), rank, nodes, per_node, port)
     env |= {name: value or "" for name, value in (job.properties.get("environmentVariables") or {}).items()}
     return env
 
 
-def _data(job: Job, node: Path) -> dict[str, str]:
+def _mounts(job: Job, node: Path) -> dict[str, str]:
     env = {f"AZURE_ML_OUTPUT_{name}": str(node / "outputs" / name) for name in job.properties.get("outputs") or {}}
     for name in job.properties.get("inputs") or {}:
         place = _input_file(node, name)

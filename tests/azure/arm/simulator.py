@@ -24,7 +24,7 @@ from tests.azure.arm.resources import Answer, Call
 from tests.azure.arm.runner import Runner
 from tests.azure.arm.tokens import check_bearer, token
 from tests.azure.arm.traffic import Exchange, Surface
-from tests.azure.arm.world import World
+from tests.azure.arm.world import PUBLIC, World
 
 Answering = Callable[["Simulator", Call], Answer]
 
@@ -53,7 +53,7 @@ class Simulator:
     def __init__(self, contract: Contract, folder: Path, azurite: str, keys: Mapping[str, str], ca_file: Path) -> None:
         self.contract = contract
         self.keys = keys
-        self.suffix = "core.windows.net"
+        self.suffix = PUBLIC
         self.arm = self.blob_url = ""
         self.state = World()
         self.faults = Faults()

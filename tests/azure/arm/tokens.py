@@ -11,7 +11,15 @@ from tests.azure.arm.refusals import Refused
 
 TENANT = "11111111-2222-3333-4444-555555555555"
 OBJECT = "99999999-8888-7777-6666-555555555555"
-ARM_AUDIENCES = {"https://management.azure.com", "https://management.core.windows.net", "https://ml.azure.com"}
+ARM_AUDIENCES = {
+    "https://management.azure.com",
+    "https://management.core.windows.net",
+    "https://management.chinacloudapi.cn",
+    "https://management.core.chinacloudapi.cn",
+    "https://management.usgovcloudapi.net",
+    "https://management.core.usgovcloudapi.net",
+    "https://ml.azure.com",
+}
 """Resources whose tokens ARM and the workspace's own services take (without a final slash)."""
 
 

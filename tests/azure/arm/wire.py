@@ -12,7 +12,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_CONNECTIONS: dict[tuple[str, int], asyncio.Transport] = {}
+Ends = tuple[tuple[str, int], tuple[str, int]]
+_CONNECTIONS: dict[Ends, asyncio.Transport] = {}
+"""By client and server address: one client port may have connections to several of our servers."""
 
 
 class Breakable(H11Protocol):
@@ -20,20 +22,20 @@ class Breakable(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        if peer:
-            _CONNECTIONS[peer[:2]] = transport
+        _CONNECTIONS[self._ends(transport)] = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for peer, transport in list(_CONNECTIONS.items()):
-            if transport is self.transport:
-                del _CONNECTIONS[peer]
+        _CONNECTIONS.pop(self._ends(self.transport), None)
         super().connection_lost(exc)
+
+    @staticmethod
+    def _ends(transport: asyncio.Transport) -> Ends:
+        return transport.get_extra_info("peername"), transport.get_extra_info("sockname")
 
 
 def break_connection(scope: Mapping[str, Any]) -> None:
     """Reset the connection that this request came by; nothing more is sent."""
-    transport = _CONNECTIONS.get(tuple(scope["client"][:2]))
+    transport = _CONNECTIONS.get((tuple(scope["client"]), tuple(scope["server"])))
     if transport is not None:
         transport.abort()
 
@@ -50,7 +52,8 @@ class Listening:
     """A bound socket and, later, the server on it."""
 
     def __init__(self, scheme: str) -> None:
-        self._socket = socket.socket()
+        # asyncio turns Nagle's algorithm off (40 ms a request) only for sockets that name their protocol.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"{scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
         self.server: Quiet | None = None

@@ -15,6 +15,8 @@ from tests.azure.arm.refusals import Refused, not_found
 from tests.azure.arm.tokens import TENANT
 
 ML = "Microsoft.MachineLearningServices"
+PUBLIC = "core.windows.net"
+"""The storage suffix of the public cloud."""
 
 
 @dataclass(slots=True)

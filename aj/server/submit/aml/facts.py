@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from aj.server.azure.arm import ML, Arm, segment, workspace_id
+from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.shared.clock import now_ns
 from aj.shared.config import checked_config
 from aj.shared.errors import AzureError, ConflictError, LoginError, NotFoundError
-from aj.shared.jsonio import Json, canonical, digest, read_json, sha256, write_file
+from aj.shared.jsonio import Json, digest, sha256
 from aj.shared.model import Emit, Event, JobSpec, Mount
 from aj.shared.opts.aml import AmlOpts, image_reference
 from aj.shared.opts.sing import UAI, SingOpts
@@ -34,20 +34,6 @@ _ZONE = re.compile(r"z[0-9]+\.blob\.storage\.azure\.net")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Facts, when they were read (nanoseconds), and what is not there yet: path → body of its PUT."""
-
-    facts: dict[str, Json]
-    read_ns: int
-    missing: dict[str, Json]
-
-    @property
-    def age_seconds(self) -> float:
-        """Seconds since they were read."""
-        return (now_ns() - self.read_ns) / 1e9
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
     """Which workspace a job means, and the compute that it must have; None where the template leaves it open."""
 
@@ -57,40 +43,12 @@ class Place:
     compute: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The facts of one kind of job in one project, on disk: workspace, compute, image, mounts and login decide."""
-
-    path: Path
-
-    def recall(self) -> Known | None:
-        """What is known, whatever its age."""
-        try:
-            return Known(**read_json(self.path))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def keep(self, known: Known) -> None:
-        """Remember."""
-        document = {"facts": known.facts, "read_ns": known.read_ns, "missing": known.missing}
-        write_file(self.path, canonical(document))
-
-    def forget(self) -> None:
-        """Read everything again next time."""
-        self.path.unlink(missing_ok=True)
-
-
 def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
     """Where the facts of this job are remembered; `who` tells logins apart."""
     mounts = [[mount.name, mount.account, mount.container] for mount in spec.storage]
     place = [*astuple(place_of(spec)), checked_config(home).get("workspace"), identity_of(spec)]
     key = digest([spec.service, place, spec.image, spec.registry, mounts, dict(arm.cloud), who])
     return Memory(folder(home) / f"{key[:24]}.json")
-
-
-def folder(home: Home) -> Path:
-    """The remembered facts of a project."""
-    return home.build / "azure"
 
 
 def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
@@ -233,6 +191,15 @@ def configured_workspace(home: Home) -> str | None:
     """The ARM id of the project's workspace."""
     place = checked_config(home).get("workspace")
     return workspace_id(place["subscription_id"], place["resource_group"], place["workspace_name"]) if place else None
+
+
+def known_workspaces(home: Home) -> list[str]:
+    """The configured workspace, then those of remembered facts."""
+    found = [place] if (place := configured_workspace(home)) else []
+    for path in sorted(folder(home).glob("*.json")):
+        if (known := Memory(path).recall()) is not None:
+            found.append(str(known.facts["workspace"]["id"]))
+    return list({place.lower(): place for place in reversed(found)}.values())[::-1]
 
 
 def experiment_of(home: Home) -> str:

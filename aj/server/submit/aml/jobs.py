@@ -13,10 +13,10 @@ from typing import Any
 from aj.server.azure.arm import Arm, azure_of, segment
 from aj.server.azure.wire import read, send
 from aj.server.submit import LogChunk, LogPage
-from aj.server.submit.aml.facts import configured_workspace, folder, workspaces
+from aj.server.submit.aml.facts import known_workspaces, workspaces
 from aj.shared.clock import monotonic
 from aj.shared.errors import AzureError, ConflictError, NotFoundError
-from aj.shared.jsonio import Json, read_json
+from aj.shared.jsonio import Json
 from aj.shared.model import Caller
 from aj.shared.paths import Home
 
@@ -111,19 +111,13 @@ class AmlJobs:
 
     def _workspaces(self, arm: Arm) -> list[str]:
         """The configured workspace and those of earlier submissions; without either, the only one there is."""
-        found = [place] if (place := configured_workspace(self.home)) else []
-        for path in sorted(folder(self.home).glob("*.json")):
-            try:
-                found.append(str(read_json(path)["facts"]["workspace"]["id"]))
-            except (OSError, ValueError, LookupError, TypeError):
-                continue
-        if not found:
-            visible = [str(row["id"]) for row in workspaces(arm)]
-            if len(visible) != 1:
-                hint = "`aj ws list` shows them, `aj ws set NAME` chooses"
-                raise NotFoundError(f"no workspace is configured, you can see {len(visible)}", hint=hint)
-            found = visible
-        return list({place.lower(): place for place in found}.values())
+        if known := known_workspaces(self.home):
+            return known
+        visible = [str(row["id"]) for row in workspaces(arm)]
+        if len(visible) != 1:
+            hint = "`aj ws list` shows them, `aj ws set NAME` chooses"
+            raise NotFoundError(f"no workspace is configured, you can see {len(visible)}", hint=hint)
+        return visible
 
     def _rows(self, arm: Arm, workspace: str) -> Iterator[dict[str, Json]]:
         for job in arm.pages(f"{workspace}/jobs", jobType="Command", listViewType="ActiveOnly"):

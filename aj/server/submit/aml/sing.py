@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from aj.build.effects import JobReceipt, Receipt, Sealed
 from aj.server.azure.arm import ML, Arm, segment
-from aj.server.submit.aml.facts import PARALLEL, Known, Memory, folder
+from aj.server.submit.aml.facts import PARALLEL
 from aj.server.submit.aml.match import Choice, Cluster, Machine, Wish, choose, meant, parse_clusters, parse_machines
+from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.server.submit.aml.submit import AmlEffects
 from aj.shared.clock import now_ns
 from aj.shared.errors import AjError, AzureError, LoginError
@@ -114,7 +115,7 @@ class SingEffects(AmlEffects):
     def _market_memory(self, spec: JobSpec) -> Memory:
         opts = _opts(spec)
         wanted = [opts.cluster, opts.subscription_id, opts.resource_group, bool(opts.image_version), self._who()]
-        return Memory(folder(self.home) / f"market-{digest([wanted, dict(self._arm.cloud)])[:24]}.json")
+        return Memory(folder(self.home) / "market" / f"{digest([wanted, dict(self._arm.cloud)])[:24]}.json")
 
 
 def place_of_cluster(cluster: Cluster) -> Place:

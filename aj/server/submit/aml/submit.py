@@ -13,8 +13,6 @@ from aj.server.azure.blob import BlobStore
 from aj.server.azure.token import claims
 from aj.server.submit.aml.facts import (
     FRESH_SECONDS,
-    Known,
-    Memory,
     check_size,
     experiment_of,
     find_workspace,
@@ -22,6 +20,7 @@ from aj.server.submit.aml.facts import (
     place_of,
     read_facts,
 )
+from aj.server.submit.aml.memory import Known, Memory
 from aj.shared.errors import (
     AjError,
     AzureError,
