@@ -212,7 +212,8 @@ def test_the_experiment_and_the_code_folder_are_the_projects(amlt: Any) -> None:
     assert Path(got["document"]["code"]["local_dir"]).resolve() == amlt.folder.resolve()
     assert got["document"]["code"]["ignore"] == ["data/"]
     amlt.home.joinpath("aj_config.json").write_text('{"experiment": "no name"}')
-    assert "`experiment` is not a name" in amlt.aj("run", "--amlt", "-t", "gpu", "train.py").err
+    refused = amlt.aj("run", "--amlt", "-t", "gpu", "train.py")
+    assert refused.code == 2 and "aj_config.json/experiment" in refused.err
 
 
 def test_a_wrong_timeout_is_named(amlt: Any) -> None:

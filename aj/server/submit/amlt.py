@@ -13,6 +13,7 @@ from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
 from aj.server.child import Child, run
 from aj.server.record import hidden_values
 from aj.server.submit import Execution
+from aj.shared.config import checked_config
 from aj.shared.errors import (
     ChildEndedError,
     ChildError,
@@ -23,7 +24,7 @@ from aj.shared.errors import (
 )
 from aj.shared.job.amlt import MISSING, with_code
 from aj.shared.job.naming import fit_name
-from aj.shared.jsonio import Json, read_json, write_file
+from aj.shared.jsonio import Json, write_file
 from aj.shared.model import Caller, Emit, Event, JobSpec
 from aj.shared.paths import Home, environment
 from aj.shared.yaml import dump
@@ -33,7 +34,6 @@ TIMEOUT_SECONDS = 1800.0
 _CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 """Colours, links and cursor movements: amlt writes for a terminal."""
 _LINK = re.compile(r"https://ml\.azure\.(?:com|us|cn)/[^\s\"'<>|)\]}\x1b\x07]*[^\s\"'<>|)\]}\x1b\x07.,;:!?]")
-_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 _RUN = re.compile(r"/runs/([A-Za-z0-9][A-Za-z0-9_-]*)")
 
 
@@ -142,19 +142,8 @@ def _no_uploads(upload: Upload) -> NoReturn:
 
 def experiment(home: Home) -> str:
     """`experiment` of the project's configuration, else the name of the folder that AJ_HOME lies in, made legal."""
-    try:
-        document = read_json(home.config)
-    except FileNotFoundError:
-        document = {}
-    except ValueError as error:
-        raise ConfigError(f"not valid JSON: {error}", where=str(home.config), hint="correct or remove it") from error
-    chosen = document.get("experiment") if isinstance(document, dict) else None
-    if chosen is None:
-        return fit_name(home.root.parent.name or "aj", allowed="A-Za-z0-9_-", first="A-Za-z0-9", limit=128)
-    if not isinstance(chosen, str) or not _EXPERIMENT.fullmatch(chosen):
-        hint = "use letters, digits, `-` and `_`"
-        raise ConfigError("`experiment` is not a name", where=str(home.config), hint=hint)
-    return chosen
+    legal = fit_name(home.root.parent.name or "aj", allowed="A-Za-z0-9_-", first="A-Za-z0-9", limit=128)
+    return str(checked_config(home).get("experiment", legal))
 
 
 def amlt(home: Home, caller: Caller, env: Mapping[str, str]) -> AmltEffects:
