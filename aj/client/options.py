@@ -85,7 +85,10 @@ def build(call: Call, words: JobWords, identity: Identity, via: str | None = Non
 
 
 def stand_in(template: Template) -> tuple[Built, dict[str, int]]:
-    """The job of a template without a command line, and what had to be assumed: 1 where it leaves its shape open."""
+    """The job of a template without a command line, and what had to be assumed where it leaves its shape open.
+
+    That is what its SKU says, else 1.
+    """
     from aj.shared.job.build import Invocation, build_spec
     from aj.shared.model import Identity
 
@@ -93,9 +96,21 @@ def stand_in(template: Template) -> tuple[Built, dict[str, int]]:
         "nodes": ("jobs", 0, "instance_count"),
         "processes": ("target", "gpus_per_node"),
     }
-    assumed = {name: 1 for name, key in keys.items() if template.get(*key) is None}
+    said = _said_by_sku(template)
+    assumed = {name: said.get(name) or 1 for name, key in keys.items() if template.get(*key) is None}
     invocation = Invocation(PLACEHOLDER, Path("/"), assumed.get("nodes"), assumed.get("processes"))
     return build_spec(template, invocation, Identity.symbolic(template.name)), assumed
+
+
+def _said_by_sku(template: Template) -> dict[str, int | None]:
+    from aj.shared.errors import ShapeError
+    from aj.shared.sku import parse_sku
+
+    try:
+        sku = parse_sku(str(template.get("jobs", 0, "sku", default="")), "")
+    except ShapeError:  # none, or one with placeholders or ranges
+        return {}
+    return {"nodes": sku.nodes, "processes": sku.count}
 
 
 def chosen_template(call: Call, words: JobWords) -> str:

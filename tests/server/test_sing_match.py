@@ -269,6 +269,13 @@ def test_rows_with_nothing_in_them_are_read() -> None:
     bare = {"id": "/subscriptions/s/resourceGroups/g/providers/x/virtualclusters/bare"}
     (cluster,) = parse_clusters([bare])
     assert (cluster.name, cluster.subscription, cluster.group, cluster.user) == ("bare", "s", "g", {})
+    assert parse_clusters([{}, {"id": None}, {"id": "/subscriptions/s"}]) == ()
+    odd: dict[str, Any] = {"id": "NDA", "limit": "many", "used": [], "slaTier": None}
+    (cluster,) = parse_clusters(
+        [{**bare, "properties": {"managed": {"defaultGroupPolicyOverallQuotas": {"limits": [odd]}}}}]
+    )
+    assert cluster.user["nda"].free == 0
+    assert parse_machines([{"name": "x", "numberOfGPUs": "8", "memoryGiB": float("inf")}])[0].gpus == 8
     empty = {"properties": {"managed": {"locations": None, "quotas": None, "defaultGroupPolicyOverallQuotas": None}}}
     assert parse_clusters([{**bare, **empty}])[0].region == ""
     assert (

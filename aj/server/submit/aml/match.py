@@ -17,6 +17,7 @@ TYPES_AT_MOST = 4
 SHOWN = 20
 """Clusters whose reasons an error lists."""
 
+_ID = re.compile(r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/.+", re.IGNORECASE)
 _MEMORY = re.compile(r"(\d+)\s?GB\b", re.IGNORECASE)
 _ACCELERATOR = re.compile(r"\b[A-Z]{1,3}\d{1,4}[A-Z]?\b")
 _AMD = re.compile(r"\bAMD\b|\bMI\d{2,3}[A-Z]?\b|Radeon", re.IGNORECASE)
@@ -34,7 +35,7 @@ class Machine:
     """Lower case."""
     gpus: int
     cores: int
-    memory_gib: float
+    memory_gib: int
     accelerators: frozenset[str]
     """Upper case; words of its description, such as `A100`."""
     vendor: str | None
@@ -116,7 +117,7 @@ def _machine(row: Mapping[str, Json]) -> Machine:
         series=str(row.get("instanceTypeSeriesId") or "").lower(),
         gpus=gpus,
         cores=_number(row.get("numberOfCores")),
-        memory_gib=float(row.get("memoryGiB") or 0),
+        memory_gib=_number(row.get("memoryGiB")),
         accelerators=accelerators,
         vendor=("AMD" if _AMD.search(said) else "NVIDIA" if known else None) if gpus else None,
         gpu_memory_gb=int(memory[1]) if memory else None,
@@ -126,8 +127,11 @@ def _machine(row: Mapping[str, Json]) -> Machine:
 
 
 def parse_clusters(rows: Iterable[Mapping[str, Json]]) -> tuple[Cluster, ...]:
-    """Each cluster once for each of its regions: a region's quota says nothing of another's machines."""
-    return tuple(_cluster(row, region) for row in rows for region in _regions(row))
+    """Each cluster once for each of its regions: a region's quota says nothing of another's machines.
+
+    Rows without the id of a resource are left out.
+    """
+    return tuple(_cluster(row, region) for row in rows if _ID.match(str(row.get("id"))) for region in _regions(row))
 
 
 def _managed(row: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -163,7 +167,7 @@ def _tier(limit: Mapping[str, Json]) -> str:
 
 def _quotas(limits: Iterable[Mapping[str, Json]]) -> dict[str, Quota]:
     """A row without a number is no quota."""
-    known = (limit for limit in limits if isinstance(limit.get("limit"), int | float))
+    known = (limit for limit in limits if limit.get("limit") is not None)
     return {
         str(limit.get("id") or limit.get("name")).lower(): Quota(_number(limit["limit"]), _number(limit.get("used")))
         for limit in known
@@ -171,7 +175,11 @@ def _quotas(limits: Iterable[Mapping[str, Json]]) -> dict[str, Quota]:
 
 
 def _number(value: Json) -> int:
-    return int(value or 0)
+    """What is no number counts as none."""
+    try:
+        return int(value or 0)
+    except (ValueError, TypeError, OverflowError):
+        return 0
 
 
 def choose(
