@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.aml.project import Project
 from tests.azure import singularity
 from tests.azure.cloud import OTHER_SUBSCRIPTION, Azure, Place
-from tests.azure.project import Project
 from tests.azure.singularity import quota, virtual_cluster
 
 UAI = "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/team/providers/Microsoft.ManagedIdentity/userAssignedIdentities/trainer"
