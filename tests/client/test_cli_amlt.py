@@ -104,6 +104,12 @@ def test_nothing_secret_is_shown_or_kept_in_clear(amlt: Any) -> None:
         assert b"hush$" not in path.read_bytes() and b"hush-hush" not in path.read_bytes(), path
 
 
+def test_secrets_of_several_lines_are_hidden_line_by_line(amlt: Any) -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\n-----END KEY-----"
+    ran = amlt.aj("run", "--amlt", "-t", "gpu", "--env", f"HF_TOKEN={key}", "train.py", env={"AMLT_DOUBLE": "fail"})
+    assert ran.code == 1 and "MIIEvQ" not in ran.err and "bad token" in ran.err
+
+
 def test_a_dry_run_writes_the_very_document_and_starts_nothing(amlt: Any) -> None:
     ran = amlt.aj("--json", "run", "--amlt", "-d", "-t", "gpu", "-n", "2", "train.py")
     document = ran.document()

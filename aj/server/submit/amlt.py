@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
 from aj.server.child import Child, run
-from aj.server.record import hidden_values
+from aj.server.record import LONG, hidden_values
 from aj.server.submit import Execution
 from aj.shared.config import checked_config
 from aj.shared.errors import (
@@ -30,6 +30,10 @@ from aj.shared.paths import Home, environment
 from aj.shared.yaml import dump
 
 TIMEOUT_SECONDS = 1800.0
+LINES_SHOWN = 400
+"""Lines that become events: fewer than a feed keeps, so that who follows late gets them all."""
+LINE_LIMIT = 2000
+"""Characters of one of them."""
 
 _CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 """Colours, links and cursor movements: amlt writes for a terminal."""
@@ -70,18 +74,20 @@ class AmltEffects:
         spec = sealed.spec
         file = self.home.submission / f"{spec.identity.id}.yaml"
         cwd = Path(self.caller.cwd)
-        write_file(file, dump(with_code(sealed.payload, file, cwd, self.home)).encode("utf-8", "surrogatepass"))
         name = experiment(self.home)
-        secrets = {spelled for value in hidden_values(spec) for spelled in (value, value.replace("$", "$$"))}
+        text = dump(with_code(sealed.payload, file, cwd, self.home))
+        try:
+            write_file(file, text.encode("utf-8", "surrogatepass"))
+        except OSError as error:
+            raise SubmissionError(f"cannot write what amlt is to read: {error}", where=str(file)) from error
         argv = (self.program, "run", str(file), name, "-y")
-        child = Child(argv, self.caller.env, cwd, self.timeout_seconds, frozenset(secrets))
+        child = Child(argv, self.caller.env, cwd, self.timeout_seconds, _secrets(spec))
         reader = _Reader(emit)
         emit(Event("note", f"amlt run {file} {name} -y"))
         try:
             run(child, reader.line)
         except ChildError as error:
             raise self._failure(error, reader, name) from error
-        reader.line("")
         if reader.dropped:
             emit(Event("note", f"{reader.dropped} more lines of amlt are not shown"))
         return JobReceipt(
@@ -110,30 +116,31 @@ class _Reader:
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._shown = 0
-        self.dropped = 0
+        self._seen = 0
         self.link: str | None = None
         self.run: str | None = None
+
+    @property
+    def dropped(self) -> int:
+        return max(0, self._seen - LINES_SHOWN)
 
     def line(self, text: str) -> None:
         for link in _LINK.findall(text):
             run = _RUN.search(link)
             if self.link is None or (run and not self.run):
                 self.link, self.run = link, run[1] if run else None
-        plain = _CONTROL.sub("", text.rsplit("\r", 1)[-1] if text.rstrip("\r").count("\r") else text).rstrip()
-        if not plain:
-            return
-        self._shown += 1
-        if self._shown > LINES_SHOWN:
-            self.dropped += 1
-        else:
-            self._emit(Event("note", plain[:LINE_LIMIT]))
+        last = text.rstrip("\r\n").rpartition("\r")[2]  # a progress bar is written over itself
+        if plain := _CONTROL.sub("", last).rstrip():
+            self._seen += 1
+            if self._seen <= LINES_SHOWN:
+                self._emit(Event("note", plain[:LINE_LIMIT]))
 
 
-LINES_SHOWN = 400
-"""Lines that become events; who follows late still gets them all."""
-LINE_LIMIT = 2000
-"""Characters of one of them."""
+def _secrets(spec: JobSpec) -> frozenset[str]:
+    """As amlt may print them: dollars doubled or not, and line by line."""
+    values = {spelled for value in hidden_values(spec) for spelled in (value, value.replace("$", "$$"))}
+    lines = {line for value in values for line in value.splitlines() if len(line) >= LONG}
+    return frozenset(values | lines)
 
 
 def _no_uploads(upload: Upload) -> NoReturn:
