@@ -25,6 +25,7 @@ from aj.build.plan import (
     write_baseline,
     write_listing,
 )
+from aj.build.remarks import check_size
 from aj.build.render import SYMBOLIC_ARCHIVE, render_payload, symbolic_facts
 from aj.build.select import select
 from aj.build.statcache import StatCache
@@ -219,6 +220,8 @@ class Submissions:
                     raise
                 emit(Event("note", f"{error.message}; scanning again"))
                 continue
+            packed = archive_record(outcomes["archive"].target).size
+            check_size(packed, describe(spec.service).upload_limit, ((e.path, e.size) for e in selection.entries))
             baseline = read_baseline(folder)
             write_listing(self._listings, selection, frozenset({selection.tree, baseline.tree if baseline else ""}))
             return _Build(outcomes, (*notices, *selection.notices))

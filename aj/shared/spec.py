@@ -38,6 +38,8 @@ class Description:
     """What only the whole job shows: refuses, for example, a SKU for another shape, at the template's line."""
     uploads: tuple[str, ...] = ()
     """What must lie at a remote before a submission: names out of `code`, `bootstrap`."""
+    upload_limit: int | None = None
+    """Bytes of one upload at most."""
     folder: Path | None = None
     """The backend's own declarative folder; None for `backends/<service>` of aj."""
     attached: bool = False

@@ -136,13 +136,13 @@ class Here:
 
     def run(self, *words: str, template: str = "gpu", nodes: int | None = None) -> JobResult:
         """Prepare and execute; errors come out as they are raised."""
-        submissions = self._submissions()
+        submissions = self.submissions()
         frozen = submissions.prepare(self.spec(*words, template=template, nodes=nodes), self.caller, self.emit)
         return submissions.execute(frozen, self.caller, self.emit)
 
     def plan(self, *words: str, template: str = "gpu") -> Plan:
         """What `run` would do."""
-        return self._submissions().plan(self.spec(*words, template=template), self.caller, self.emit)
+        return self.submissions().plan(self.spec(*words, template=template), self.caller, self.emit)
 
     def jobs(self) -> AmlJobs:
         """The project's jobs."""
@@ -155,7 +155,8 @@ class Here:
     def emit(self, event: Event) -> None:
         self.said.append(event.detail)
 
-    def _submissions(self) -> Submissions:
+    def submissions(self) -> Submissions:
+        """What makes and sends them."""
         return Submissions(self._home, Store(self.project.folder / "cache"))
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -116,7 +117,8 @@ def test_U09_an_unknown_version_of_the_service_is_named(here: Here, azure: Azure
 
 
 def test_a_token_that_the_store_refuses_is_renewed(here: Here, azure: Azure) -> None:
-    azure.fault("refuse", "PUT Blob", "blob", code="expired", times=2)
+    for file in ("code.tar.gz", "bootstrap.sh"):
+        azure.fault("refuse", f"PUT Blob .*/{file}", "blob", code="expired")
     assert here.run().status == "submitted"
 
 
@@ -128,3 +130,11 @@ def test_a_hundred_runs_that_differ_in_arguments_send_the_code_once(here: Here, 
     lines = seen.lines()
     assert (lines.count("PUT Blob 201"), lines.count("PUT Jobs_CreateOrUpdate 201")) == (2, 100)
     assert lines.count("GET Workspaces_Get 200") == 1
+
+
+def test_a_clock_that_is_wrong_is_named(here: Here, azure: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = datetime.now(UTC) + timedelta(minutes=20)
+    monkeypatch.setattr("aj.server.azure.blob.now_utc", later.isoformat)
+    azure.fault("refuse", "HEAD Blob", "blob", status=403, code="AuthenticationFailed", times=2)
+    with pytest.raises(AccessError, match=r"this machine's clock is (19|20) min ahead of Azure's"):
+        here.run()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,14 @@ from aj.shared.errors import (
     AccessError,
     AjError,
     AzureError,
+    CodeError,
     ConflictError,
     LoginError,
     NotFoundError,
+    OutcomeUnknownError,
     SubmissionError,
 )
+from aj.shared.spec import describe
 from tests.aml.project import TEMPLATE, Here, Project
 from tests.azure.cloud import OTHER_SUBSCRIPTION, Azure, Place
 from tests.azure.fake_az import NOT_LOGGED_IN
@@ -55,6 +60,25 @@ def test_a_foreign_job_of_our_name_is_not_adopted(here: Here, azure: Azure, plac
     azure.fault("refuse", "PUT Jobs_CreateOrUpdate", status=409, code="Conflict", message="It exists.")
     with pytest.raises(SubmissionError, match="was not created"):
         here.run()
+
+
+def test_a_lost_job_is_found_although_the_project_moved_to_another_workspace(
+    here: Here, azure: Azure, place: Place
+) -> None:
+    spec = here.spec()
+    frozen = here.submissions().prepare(spec, here.caller, here.emit)
+    azure.fault("lose_after", "PUT Jobs_CreateOrUpdate")
+    azure.fault("refuse", "GET Jobs_Get", times=4)
+    with pytest.raises(OutcomeUnknownError):
+        here.submissions().execute(frozen, here.caller, here.emit)
+    other = azure.workspace("ws2")
+    here.project.configure(other)
+    assert here.submissions().reconcile(frozen, here.caller, here.emit).azure_name == spec.name
+    azure.compute(other, "gpus")
+    here.submissions().prepare(spec, here.caller, here.emit)
+    with pytest.raises(SubmissionError, match="another workspace now"):
+        here.submissions().execute(frozen, here.caller, here.emit)
+    assert azure.control("job_ids") == [spec.name]
 
 
 def test_reads_outlast_throttling_and_a_busy_service(here: Here, azure: Azure) -> None:
@@ -232,7 +256,7 @@ def test_provenance_travels_as_tags_and_is_not_compared(project: Project, azure:
     assert not planned["would_change"]
 
 
-@pytest.mark.parametrize("cloud", ["mars", {"name": "public", "blobs": "x"}, 7])
+@pytest.mark.parametrize("cloud", ["mars", {"name": "public", "blobs": "x"}, 7, {"arm": "http://example.com"}])
 def test_a_cloud_that_is_none_is_refused_with_its_place(here: Here, azure: Azure, cloud: object) -> None:
     here.project.home.joinpath("aj_config.json").write_text(json.dumps({"cloud": cloud}))
     with pytest.raises(AjError) as caught:
@@ -247,3 +271,17 @@ def test_our_token_goes_to_the_clouds_own_hosts_only(here: Here, azure: Azure, p
     assert nothing_was_written(azure) and not [
         one for one in azure.control("traffic")["requests"] if one["surface"] == "blob"
     ]
+
+
+def test_an_archive_over_the_limit_names_the_largest_files_and_the_ignore_file(
+    here: Here, azure: Azure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = replace(describe("aml"), upload_limit=1 << 20)
+    monkeypatch.setattr("aj.server.submission.describe", lambda service: limited)
+    (here.project.code / "weights.bin").write_bytes(os.urandom(3 << 20))
+    for attempt in (here.plan, here.run):
+        with pytest.raises(CodeError, match="has 3 MiB, but one upload takes 1 MiB") as caught:
+            attempt()
+        assert "`weights.bin` (3 MiB)" in (caught.value.hint or "") and "`.amltignore`" in (caught.value.hint or "")
+    assert nothing_was_written(azure)
+    assert describe("aml").upload_limit == 5000 * 1024 * 1024

@@ -97,14 +97,15 @@ class BlobStore:
         """One attempt by the caller's own identity; by the workspace's key or SAS where there is no other way."""
         if not self._sas and urlsplit(self.url).scheme != "https":
             self._sas = self._signature()  # a token must not travel in clear
+        signed_before = bool(self._sas)  # the other upload may learn the way meanwhile
         answer = self._attempt(method, upload, emit)
         scope = self.arm.cloud["storage_scope"]
-        if answer.status_code == 401 and not self._sas:
+        if answer.status_code == 401 and not signed_before:
             self.arm.login.forget(scope)
             answer = self._attempt(method, upload, emit)
-        if _code(answer) == "AuthorizationPermissionMismatch" and not self._sas and self.credentials != "None":
+        if _code(answer) == "AuthorizationPermissionMismatch" and not signed_before and self.credentials != "None":
             try:
-                self._sas = self._signature()
+                self._sas = self._sas or self._signature()
             except (AccessError, AzureError):
                 return answer
             signed = self._attempt(method, upload, emit)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from aj.shared.errors import LostAnswerError, UnreachableError
+from aj.shared.errors import ConfigError, LostAnswerError, UnreachableError
 
 if TYPE_CHECKING:
     import httpx
@@ -28,7 +28,11 @@ def http_client(env: Mapping[str, str]) -> httpx.Client:
     """The client for this caller's proxies and certificates, shared by all who have the same."""
     names = {name: env.get(name.lower()) or env.get(name) for name in _NETWORK}
     bundle = next((env[name] for name in _AUTHORITIES if env.get(name)), None)
-    return _client(*(names[name] for name in _NETWORK), bundle)
+    try:
+        return _client(*(names[name] for name in _NETWORK), bundle)
+    except (OSError, ValueError) as error:
+        message = f"proxies or certificates of the environment cannot be used: {error}"
+        raise ConfigError(message, where=bundle, hint="see HTTPS_PROXY, HTTP_PROXY and REQUESTS_CA_BUNDLE") from error
 
 
 def send(client: httpx.Client, method: str, url: str, **how: Any) -> httpx.Response:
@@ -43,7 +47,7 @@ def send(client: httpx.Client, method: str, url: str, **how: Any) -> httpx.Respo
         if "CERTIFICATE" in str(error):
             hint = "REQUESTS_CA_BUNDLE names the certificates of an inspecting proxy"
         raise UnreachableError(f"cannot reach `{host}`: {_said(error)}", hint=hint) from error
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         message = f"the answer of `{host}` to {method} was lost: {_said(error)}"
         raise LostAnswerError(message, hint="try again") from error
 

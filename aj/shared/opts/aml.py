@@ -22,6 +22,9 @@ TAG_KEY, TAG_VALUE, DESCRIPTION_TEXT = 100, 1_000, 5_000
 """Characters that the service takes."""
 OWN_TAG = re.compile(r"aj_.*|git_(commit|dirty)")
 
+UPLOAD_LIMIT = 5_000 * 2**20
+"""Bytes of one Put Blob request."""
+
 _IMAGE = re.compile(
     r"(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
@@ -171,6 +174,7 @@ DESCRIPTION = Description(
     load_spec_backend=load_spec_backend,
     normalize_job_name=normalize_job_name,
     uploads=("code", "bootstrap"),
+    upload_limit=UPLOAD_LIMIT,
     unused={
         "/target/namespace": "an Azure ML compute has no namespace",
         "/target/queue": "an Azure ML compute has one queue",

@@ -9,7 +9,7 @@ from typing import Any
 
 from aj.shared.errors import TemplateError
 from aj.shared.model import JobSpec, Notice
-from aj.shared.opts.aml import check_image, check_sizes, normalize_job_name, shm_size, tags_of
+from aj.shared.opts.aml import UPLOAD_LIMIT, check_image, check_sizes, normalize_job_name, shm_size, tags_of
 from aj.shared.sku import check_shape, parse_sku
 from aj.shared.spec import Description
 from aj.shared.template.template import Template
@@ -132,6 +132,7 @@ DESCRIPTION = Description(
     normalize_job_name=normalize_job_name,
     check_spec=check_spec,
     uploads=("code", "bootstrap"),
+    upload_limit=UPLOAD_LIMIT,
     unused={
         "/target/namespace": "a virtual cluster has no namespaces",
         "/target/queue": "a virtual cluster has one queue",

@@ -276,7 +276,7 @@ def _store(store: Mapping[str, Json], workspace: Mapping[str, Json], arm: Arm) -
         "name": STORE,
         "account": account,
         "container": container,
-        "url": arm.cloud["blob"].format(account=account) if "blob" in arm.cloud else url,
+        "url": arm.cloud["blob"].replace("{account}", account) if "blob" in arm.cloud else url,
         "credentials": (store.get("credentials") or {}).get("credentialsType") or "None",
         "scope": f"{scope}/blobServices/default/containers/{container}",
     }

@@ -16,6 +16,7 @@ from aj.server.submit.aml.facts import (
     check_size,
     experiment_of,
     find_workspace,
+    known_workspaces,
     memory_of,
     place_of,
     read_facts,
@@ -75,9 +76,13 @@ class AmlEffects:
         spec = sealed.spec
         memory = self._memory(spec)
         known = memory.recall() or read_facts(self.home, spec, self._arm, emit)
+        where = known.facts["workspace"]["id"]
+        if not str(sealed.payload["properties"]["environmentId"]).startswith(f"{where}/"):
+            message = f"the project has another workspace now than `{spec.name}` was made for"
+            raise SubmissionError(message, where=where, hint="nothing runs; submit it again")
         if known.missing:
             self._register(known, memory, emit)
-        path = f"{known.facts['workspace']['id']}/jobs/{segment(spec.name)}"
+        path = f"{where}/jobs/{segment(spec.name)}"
         emit(Event("submit", f"submitting `{spec.name}`"))
         try:
             return job_receipt(self._arm.put(path, sealed.payload))
@@ -93,15 +98,14 @@ class AmlEffects:
             raise
 
     def find(self, spec: JobSpec) -> JobReceipt | None:
-        """Our job by its name, looked for several times before it counts as absent."""
-        known = self._memory(spec).recall()
-        where = known.facts["workspace"]["id"] if known else find_workspace(self.home, place_of(spec), self._arm)
+        """Our job by its name in every workspace of the project, several times before it counts as absent."""
+        places = known_workspaces(self.home) or [find_workspace(self.home, place_of(spec), self._arm)]
         for seconds in self.looks:
             time.sleep(seconds)
-            if (job := self._arm.look(f"{where}/jobs/{segment(spec.name)}")) is not None:
-                if (job["properties"].get("tags") or {}).get("aj_id") != spec.identity.id:
-                    raise SubmissionError(f"another job is called `{spec.name}`", hint="submit it again")
-                return job_receipt(job)
+            for where in places:
+                job = self._arm.look(f"{where}/jobs/{segment(spec.name)}")
+                if job and (job["properties"].get("tags") or {}).get("aj_id") == spec.identity.id:
+                    return job_receipt(job)
         return None
 
     @property
