@@ -21,6 +21,7 @@ from aj.shared.job.amlt import amlt_document, overlaid, with_code
 from aj.shared.job.build import Invocation, build_spec
 from aj.shared.model import Identity, JobSpec
 from aj.shared.paths import Home
+from aj.shared.schema import violations
 from aj.shared.template.merge import Origin
 from aj.shared.template.template import Template, load_template
 from aj.shared.yaml import Mark, dump, load
@@ -273,3 +274,16 @@ def test_the_code_is_the_callers_folder_where_the_template_leaves_it_open(tmp_pa
     assert away == {"local_dir": "$CONFIG_DIR/../../../other$$", "ignore": []}
     inside = with_code({}, Home(tmp_path / "jobs").submission / "x.yaml", tmp_path, Home(tmp_path / "jobs"))["code"]
     assert inside["local_dir"] == "$CONFIG_DIR/../.." and "jobs/build" in inside["ignore"]
+
+
+@given(_configs.filter(lambda config: "environment" in config), st.sampled_from([None, "amlt"]))
+def test_whatever_a_template_says_amlts_schema_takes_it(
+    contracts: Path, config: dict[str, Any], via: str | None
+) -> None:
+    schema = json.loads((contracts / "amlt-config.schema.json").read_text())
+    origin = {"": Origin(Mark("t.yaml", 1, 1), ("t.yaml",))}
+    template = Template("t", Path("t.yaml"), raw=config, provenance=origin, sources=(), notices=())
+    spec = build_spec(template, Invocation(("true",), Path("/nowhere"), nodes=1, via=via), IDENTITY).spec
+    document = amlt_document(spec)
+    assert [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)] == []
+    assert violations(document, "payload-amlt") == [] or not spec.image
