@@ -6,11 +6,20 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from azure.storage.blob import BlobServiceClient
 
+from aj.build.effects import Upload
+from aj.server.azure.arm import Arm
+from aj.server.azure.blob import BlobStore
+from aj.server.azure.token import Login
+from aj.server.azure.wire import http_client
 from aj.shared.errors import AccessError, AzureError, ConflictError
+from aj.shared.model import Event
 from tests.aml.project import Here, Project
+from tests.azure.azurite import Azurite
 from tests.azure.cloud import Azure, Place
 
 
@@ -138,3 +147,22 @@ def test_a_clock_that_is_wrong_is_named(here: Here, azure: Azure, monkeypatch: p
     azure.fault("refuse", "HEAD Blob", "blob", status=403, code="AuthenticationFailed", times=2)
     with pytest.raises(AccessError, match=r"this machine's clock is (19|20) min ahead of Azure's"):
         here.run()
+
+
+def test_over_plain_http_the_workspaces_key_is_used_and_no_token_is_sent(azurite_http: Azurite, tmp_path: Path) -> None:
+    account = "ajstoreone"
+    key = azurite_http.keys[account]
+    service = BlobServiceClient(azurite_http.account_url(account), credential=key)
+    container = service.create_container(f"plain-{os.urandom(4).hex()}")
+    login = Login({"PATH": str(tmp_path)}, "")  # which has no token to give
+    arm = Arm({"storage_scope": "s"}, login, http_client({}))
+    names = {"url": azurite_http.account_url(account), "account": account, "container": str(container.container_name)}
+    store = BlobStore(arm, **names, credentials="AccountKey", secrets=lambda: {"key": key}, scope="")
+    path = tmp_path / "code"
+    path.write_bytes(b"content")
+    upload = Upload("code", hashlib.sha256(b"content").hexdigest(), 7, path)
+    seen: list[Event] = []
+    assert store.present(upload) is None
+    receipt = store.put(upload, seen.append)
+    assert store.present(upload) == receipt and key not in repr(store)
+    assert [(event.kind, event.completed, event.total) for event in seen] == [("upload", 7, 7)]
