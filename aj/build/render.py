@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aj.build.generated import bootstrap
 from aj.shared import yaml
 from aj.shared.errors import PayloadError
+from aj.shared.job import amlt
 from aj.shared.jsonio import Json, canonical, read_json, sha256
 from aj.shared.model import ArchiveRecord, JobSpec, to_json
 from aj.shared.paths import shipped
@@ -43,6 +44,8 @@ def render_payload(
     `bootstrap` and `provenance` as plain JSON. Like identity, `provenance` (`git_commit`, `git_dirty`, `aj_version`) is
     part of what is sent and not of what is compared.
     """
+    if spec.via == amlt.NAME:
+        return amlt.payload(spec)
     folder = backend_folder(spec.service)
     script = {"sha256": "0" * 64 if archive is SYMBOLIC_ARCHIVE else sha256(bootstrap().read_bytes())}
     names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive), "bootstrap": script}
@@ -67,6 +70,11 @@ def symbolic_facts(service: str) -> Json:
     """Placeholders, valid by the schema, for everything only a remote knows; `{}` where that is nothing."""
     path = backend_folder(service) / "facts.json"
     return read_json(path) if path.exists() else {}
+
+
+def renderer(spec: JobSpec) -> str:
+    """What renders the job's payload, as a word that changes with it."""
+    return spec.via or backend_digest(spec.service)
 
 
 @cache

@@ -33,6 +33,8 @@ _COMMANDS = {
         "ws": ("aj.client.resources:ws", "List Azure ML workspaces, and choose this project's."),
         "exp": ("aj.client.resources:exp", "List experiments."),
         "quota": ("aj.client.resources:quota", "List what there is to run on."),
+        "sku": ("aj.client.resources:sku", "List the machines of Singularity."),
+        "image": ("aj.client.resources:image", "List the images of Singularity."),
         "auth": ("aj.client.resources:auth", "Show whom Azure takes you for."),
     },
     "Review": {

@@ -1,4 +1,4 @@
-"""`aj ws`, `aj exp`, `aj quota` and `aj auth`: what the caller can see in Azure, and which workspace a project uses."""
+"""`aj ws`, `exp`, `quota`, `sku`, `image` and `auth`: what the caller can see in Azure, and the project's workspace."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from aj.client.show import show_fields, show_rows
 from aj.shared.errors import NotFoundError
 
 _WORKSPACES = ("name", "resource_group", "subscription_id", "location", "configured")
+_CLUSTERS = ("cluster", "region", "series", "free", "premium", "standard", "basic")
+_CLUSTER_DETAILS = ("resource_group", "subscription_id", "limit", "used")
+_SKUS = ("name", "sku", "series", "gpus", "cores", "memory_gib", "regions")
 _COMPUTES = ("name", "size", "priority", "nodes", "max_nodes", "state")
 
 
@@ -78,13 +81,50 @@ def quota() -> None:
 
 
 @quota.command("list")
-@click.option("--aml", is_flag=True, help="The computes of the configured Azure ML workspace.")
+@click.option("--aml", is_flag=True, help="The computes of the configured Azure ML workspace; the default.")
+@click.option("--sing", is_flag=True, help="Your quotas in the virtual clusters of Singularity.")
+@click.option("--all", "everything", is_flag=True, help="With --sing: those too in which you have no quota.")
+@click.option("--full", is_flag=True, help="With --sing: subscription, resource group, limit and use too.")
 @click.pass_obj
-def list_quota(call: Call, aml: bool) -> Answer:
-    """List computes with their machines and how many there can be."""
-    if not aml:
-        raise UsageError("say of what: `--aml`", where="aj quota list")
-    return _rows("quota", call.connect().azure("quota"), "computes", _COMPUTES, "the workspace has no computes")
+def list_quota(call: Call, aml: bool, sing: bool, everything: bool, full: bool) -> Answer:
+    """List computes with their machines and how many there can be, or the quotas of virtual clusters.
+
+    Quotas count GPUs, or cores of machines without GPUs: what is free to you, and what each tier has left.
+    """
+    if sing and aml:
+        raise UsageError("`--aml` and `--sing` exclude each other", where="aj quota list", hint="leave one of them out")
+    if not sing:
+        if everything or full:
+            raise UsageError("`--all` and `--full` belong to `--sing`", where="aj quota list", hint="add `--sing`")
+        return _rows("quota", call.connect().azure("quota"), "computes", _COMPUTES, "the workspace has no computes")
+    found = call.connect().azure("clusters")
+    rows = [row for row in found["clusters"] if everything or row["limit"] > 0]
+    columns = (*_CLUSTERS[:2], *_CLUSTER_DETAILS, *_CLUSTERS[2:]) if full else _CLUSTERS
+    return _rows("quota", {"clusters": rows}, "clusters", columns, "you have no quota in any virtual cluster")
+
+
+@click.group(cls=Group)
+def sku() -> None:
+    """See the machines of Singularity."""
+
+
+@sku.command("list")
+@click.pass_obj
+def list_skus(call: Call) -> Answer:
+    """List the instance types of the regions of your virtual clusters, each with a SKU that means it."""
+    return _rows("skus", call.connect().azure("skus"), "skus", _SKUS, "no virtual cluster that you can see has any")
+
+
+@click.group(cls=Group)
+def image() -> None:
+    """See the images of Singularity."""
+
+
+@image.command("list")
+@click.pass_obj
+def list_images(call: Call) -> Answer:
+    """List the images that `environment.image` may name without a registry."""
+    return _rows("images", call.connect().azure("images"), "images", ("image", "aliases"), "there are none")
 
 
 @click.group(cls=Group)

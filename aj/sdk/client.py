@@ -139,7 +139,9 @@ class Client:
         return self._post(f"/v1/jobs/{_word(ref)}/cancel", patience=REMOTE_SECONDS)
 
     def azure(self, topic: str) -> dict[str, Any]:
-        """What this caller can see in Azure: `workspaces`, `workspace`, `experiments`, `quota` or `login`."""
+        """What this caller can see in Azure: `login`, `workspaces`, `workspace`, `experiments`, `quota`, and of
+        Singularity `clusters`, `skus`, `images`.
+        """
         return self._get(f"/v1/azure/{_word(topic)}", remote=True)
 
     def shutdown(self, force: bool = False, emit: Emit = nowhere) -> dict[str, Any]:

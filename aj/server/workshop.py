@@ -30,8 +30,8 @@ class Frozen(Protocol):
         ...
 
     @property
-    def archive(self) -> ArchiveRecord:
-        """The packed code, in the store."""
+    def archive(self) -> ArchiveRecord | None:
+        """The packed code, in the store; None where another tool packs it."""
         ...
 
     @property

@@ -33,6 +33,7 @@ TRAVELS: Mapping[str, str] = {
     "KUBECONFIG": "which cluster; relative paths are taken from the caller's folder",
     "KUBERNETES_SERVICE_*": "the cluster's own address, for a caller inside a pod",
     "AZURE_*": "which login, cloud and tenant azure-identity uses",
+    "AMLT_*": "how amlt is set up",
     "IDENTITY_ENDPOINT": "managed identity on an Azure machine",
     "IDENTITY_HEADER": "managed identity on an Azure machine",
     "MSI_ENDPOINT": "managed identity, older machines",

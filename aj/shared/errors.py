@@ -117,6 +117,10 @@ class ChildError(AjError):
     """A child process failed: the message carries command, status, stdout and stderr."""
 
 
+class ChildEndedError(ChildError):
+    """aj ended a child process early, as it took too long or was canceled; what it had done by then is not known."""
+
+
 class AzureError(AjError):
     """Azure refused or failed a request."""
 
@@ -135,6 +139,10 @@ class UnreachableError(AzureError):
 
 class LostAnswerError(AzureError):
     """The request was sent, its answer never came or said that the service failed."""
+
+
+class CapacityError(AjError):
+    """No place can take the job now: the message has the reason of each."""
 
 
 class SubmissionError(AjError):

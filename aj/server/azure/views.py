@@ -1,17 +1,20 @@
-"""What a caller can see in Azure, as rows: their login, workspaces, experiments, computes."""
+"""What a caller can see in Azure, as rows: their login, workspaces, experiments, computes, virtual clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 
 from aj.server.azure.arm import Arm, azure_of
 from aj.server.azure.token import claims
 from aj.server.submit.aml.facts import configured_workspace, experiment_of, workspaces
+from aj.server.submit.aml.match import Cluster, Machine, parse_clusters, parse_machines
+from aj.server.submit.aml.sing import cluster_rows, image_rows, place_of_cluster, sku_of, type_rows
 from aj.shared.errors import NotFoundError
 from aj.shared.jsonio import Json
-from aj.shared.model import Caller
+from aj.shared.model import Caller, nowhere
+from aj.shared.opts.sing import ALIAS
 from aj.shared.paths import Home
 
 JOBS_COUNTED = 1_000
@@ -98,6 +101,64 @@ def _compute(row: Mapping[str, Json]) -> dict[str, Json]:
     }
 
 
+def _clusters(arm: Arm, home: Home) -> dict[str, Json]:
+    del home
+    return {"clusters": [row for cluster in parse_clusters(cluster_rows(arm)) for row in _quotas(cluster)]}
+
+
+def _quotas(cluster: Cluster) -> Iterator[dict[str, Json]]:
+    """A row for each series: the user's limit and what is left of it, and what each tier has left."""
+    place = {
+        "cluster": cluster.name,
+        "resource_group": cluster.group,
+        "subscription_id": cluster.subscription,
+        "region": cluster.region,
+    }
+    for series in sorted({*cluster.user, *(name for quotas in cluster.tiers.values() for name in quotas)}):
+        mine = cluster.user.get(series)
+        tiers = {
+            tier.lower(): quotas[series].free if series in quotas else None for tier, quotas in cluster.tiers.items()
+        }
+        own = {"limit": mine.limit if mine else 0, "used": mine.used if mine else 0, "free": mine.free if mine else 0}
+        yield {**place, "series": series, **own, **tiers}
+
+
+def _skus(arm: Arm, home: Home) -> dict[str, Json]:
+    del home
+    offered = parse_clusters(cluster_rows(arm))
+    found: dict[Machine, set[str]] = {}
+    for (_, region), rows in type_rows(arm, map(place_of_cluster, offered), nowhere).items():
+        for machine in parse_machines(rows):
+            found.setdefault(machine, set()).add(region)
+    return {
+        "skus": [_sku(machine, regions) for machine, regions in sorted(found.items(), key=lambda item: item[0].name)]
+    }
+
+
+def _sku(machine: Machine, regions: Iterable[str]) -> dict[str, Json]:
+    return {
+        "name": machine.name.removeprefix("Singularity."),
+        "sku": sku_of(machine),
+        "series": machine.series,
+        "gpus": machine.gpus,
+        "accelerator": " ".join(sorted(machine.accelerators)) or None,
+        "vendor": machine.vendor,
+        "gpu_memory_gb": machine.gpu_memory_gb,
+        "cores": machine.cores,
+        "memory_gib": machine.memory_gib,
+        "regions": ", ".join(sorted(regions)),
+    }
+
+
+def _images(arm: Arm, home: Home) -> dict[str, Json]:
+    offered = parse_clusters(cluster_rows(arm))
+    place = configured_workspace(home)
+    known = [cluster.subscription for cluster in offered] or ([place.split("/")[2]] if place else [])
+    rows = image_rows(arm, known[0]) if known else []
+    names = ([str(name) for name in row.get("names") or ()] for row in rows)
+    return {"images": [{"image": ALIAS + each[-1], "aliases": ", ".join(each[:-1])} for each in names if each]}
+
+
 def _chosen(home: Home) -> str:
     if (place := configured_workspace(home)) is None:
         raise NotFoundError("no workspace is configured", hint="`aj ws list` shows them, `aj ws set NAME` chooses one")
@@ -110,4 +171,7 @@ _TOPICS: Mapping[str, Callable[[Arm, Home], dict[str, Json]]] = {
     "workspace": _workspace,
     "experiments": _experiments,
     "quota": _quota,
+    "clusters": _clusters,
+    "skus": _skus,
+    "images": _images,
 }

@@ -69,8 +69,10 @@ class Execution:
 
 
 _BUILT_IN = {
+    "amlt": "aj.server.submit.amlt:EXECUTION",
     "aml": "aj.server.submit.aml:EXECUTION",
     "local": "aj.server.submit.local:EXECUTION",
+    "sing": "aj.server.submit.aml:SING",
 }
 ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""
@@ -83,7 +85,7 @@ def configured_services(home: Home) -> list[str]:
 
 @cache
 def get_execution(service: str) -> Execution:
-    """The execution registered for `service`; `UnknownServiceError` lists the registered ones."""
+    """The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
     target = _BUILT_IN.get(service) or _third_party().get(service)
     if target is None:
         known = ", ".join(f"`{name}`" for name in sorted({*_BUILT_IN, *_third_party()}))

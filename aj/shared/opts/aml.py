@@ -60,7 +60,7 @@ def build_spec_backend(template: Template) -> AmlOpts:
         hint = "name a compute cluster of the workspace; `aj quota list --aml` shows them"
         raise TemplateError("`target.name` is missing: which compute?", where=template.where("target"), hint=hint)
     check_image(template)
-    _check_sizes(template)
+    check_sizes(template)
     return AmlOpts(
         compute=compute,
         subscription_id=template.get("target", "subscription_id"),
@@ -158,7 +158,8 @@ def _spelled(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_sizes(template: Template) -> None:
+def check_sizes(template: Template) -> None:
+    """`TemplateError` for what is too long or too many for the service."""
     if len(template.get("description", default="")) > DESCRIPTION_TEXT:
         message = f"the description is longer than {DESCRIPTION_TEXT:,} characters"
         raise TemplateError(message, where=template.where("description"), hint="shorten it")

@@ -6,17 +6,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from aj.server.azure.arm import ML, Arm, segment, workspace_id
+from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.shared.clock import now_ns
 from aj.shared.config import checked_config
 from aj.shared.errors import AzureError, ConflictError, LoginError, NotFoundError
-from aj.shared.jsonio import Json, canonical, digest, read_json, sha256, write_file
+from aj.shared.jsonio import Json, digest, sha256
 from aj.shared.model import Emit, Event, JobSpec, Mount
 from aj.shared.opts.aml import AmlOpts, image_reference
+from aj.shared.opts.sing import UAI, SingOpts
 from aj.shared.paths import Home
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ FRESH_SECONDS = 3600
 """Facts that are older are read again; a refused submission forgets them at once."""
 PARALLEL = 12
 STORE = "workspaceblobstore"
+STAND_IN = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
+"""The image of the environment that a job must name although it runs in another one."""
 SHOWN = 12
 """Candidates that an error lists."""
 _ZONE = re.compile(r"z[0-9]+\.blob\.storage\.azure\.net")
@@ -31,80 +34,42 @@ _ZONE = re.compile(r"z[0-9]+\.blob\.storage\.azure\.net")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Facts, when they were read (nanoseconds), and what is not there yet: path → body of its PUT."""
+class Place:
+    """Which workspace a job means, and the compute that it must have; None where the template leaves it open."""
 
-    facts: dict[str, Json]
-    read_ns: int
-    missing: dict[str, Json]
-
-    @property
-    def age_seconds(self) -> float:
-        """Seconds since they were read."""
-        return (now_ns() - self.read_ns) / 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The facts of one kind of job in one project, on disk: workspace, compute, image, mounts and login decide."""
-
-    path: Path
-
-    def recall(self) -> Known | None:
-        """What is known, whatever its age."""
-        try:
-            return Known(**read_json(self.path))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def keep(self, known: Known) -> None:
-        """Remember."""
-        document = {"facts": known.facts, "read_ns": known.read_ns, "missing": known.missing}
-        write_file(self.path, canonical(document))
-
-    def forget(self) -> None:
-        """Read everything again next time."""
-        self.path.unlink(missing_ok=True)
+    subscription_id: str | None
+    resource_group: str | None
+    workspace: str | None
+    compute: str | None
 
 
 def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
     """Where the facts of this job are remembered; `who` tells logins apart."""
     mounts = [[mount.name, mount.account, mount.container] for mount in spec.storage]
-    opts = _opts(spec)
-    place = [
-        opts.compute,
-        opts.subscription_id,
-        opts.resource_group,
-        opts.workspace,
-        checked_config(home).get("workspace"),
-    ]
+    place = [*astuple(place_of(spec)), checked_config(home).get("workspace"), identity_of(spec)]
     key = digest([spec.service, place, spec.image, spec.registry, mounts, dict(arm.cloud), who])
     return Memory(folder(home) / f"{key[:24]}.json")
 
 
-def folder(home: Home) -> Path:
-    """The remembered facts of a project."""
-    return home.build / "azure"
-
-
 def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
     """Ask Azure; errors list the candidates when a name is missing or ambiguous."""
-    opts, read_ns = _opts(spec), now_ns()
+    wanted, read_ns = place_of(spec), now_ns()
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="facts") as pool:
         # Two tokens are needed; the second is asked for while the first is used.
         pool.submit(lambda: _quietly(lambda: arm.login.token(arm.cloud["storage_scope"])))
-        where = find_workspace(home, opts, arm, pool.map)
-        image = image_reference(str(spec.image), spec.registry)
+        where = find_workspace(home, wanted, arm, pool.map)
+        image = _image(spec)
         environment = environment_path(where, image)
         stores = {mount.name: f"{where}/datastores/{datastore_name(mount)}" for mount in spec.storage}
-        paths = (where, f"{where}/computes/{segment(opts.compute)}", f"{where}/datastores/{STORE}", environment)
-        found = dict(zip((*paths, *stores.values()), pool.map(arm.look, (*paths, *stores.values())), strict=True))
-    workspace, compute, store, version = (found[path] for path in paths)
+        machines = f"{where}/computes/{segment(wanted.compute)}" if wanted.compute else None
+        paths = tuple(filter(None, (where, f"{where}/datastores/{STORE}", environment, machines, *stores.values())))
+        found = dict(zip(paths, pool.map(arm.look, paths), strict=True))
+    workspace, store, version = (found[path] for path in paths[:3])
     if workspace is None:
         raise NotFoundError(f"no workspace `{_last(where)}`", where=where, hint=_candidates(arm))
-    if compute is None:
+    if machines and found[machines] is None:
         raise NotFoundError(
-            f"no compute `{opts.compute}` in the workspace `{_last(where)}`", where=where, hint=_computes(arm, where)
+            f"no compute `{wanted.compute}` in the workspace `{_last(where)}`", where=where, hint=_computes(arm, where)
         )
     if store is None:
         raise NotFoundError(f"the workspace `{_last(where)}` has no `{STORE}`", where=where)
@@ -127,15 +92,55 @@ def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
             "location": workspace.get("location") or "",
             "discovery": str(workspace["properties"].get("discoveryUrl") or "").rstrip("/").removesuffix("/discovery"),
         },
-        "compute": _compute(compute, opts, emit),
         "environment": {"id": environment},
         "store": _store(store["properties"], workspace["properties"], arm),
         "mounts": {mount.name: datastore_name(mount) for mount in spec.storage},
     }
+    if isinstance(spec.backend_spec, AmlOpts):
+        facts["compute"] = _compute(found[machines or ""] or {}, spec.backend_spec, emit)
+    else:
+        facts["identity"] = _attached(workspace, identity_of(spec))
     return Known(facts, read_ns, missing)
 
 
-def find_workspace(home: Home, opts: AmlOpts, arm: Arm, each: Callable[..., Any] = map) -> str:
+def place_of(spec: JobSpec) -> Place:
+    """The workspace and compute of either kind of job: one on a virtual cluster has no compute there."""
+    opts = spec.backend_spec
+    if isinstance(opts, SingOpts):
+        return Place(opts.workspace_subscription_id, opts.workspace_resource_group, opts.workspace, None)
+    assert isinstance(opts, AmlOpts)
+    return Place(opts.subscription_id, opts.resource_group, opts.workspace, opts.compute)
+
+
+def identity_of(spec: JobSpec) -> str | None:
+    """ARM id of the user-assigned identity that a job on a virtual cluster acts as."""
+    return spec.backend_spec.identity if isinstance(spec.backend_spec, SingOpts) else None
+
+
+def _image(spec: JobSpec) -> str:
+    """The image of the job's environment; where Singularity has an image of its own, any will do."""
+    if isinstance(spec.backend_spec, SingOpts) and spec.backend_spec.image_version:
+        return STAND_IN
+    return image_reference(str(spec.image), spec.registry)
+
+
+def _attached(workspace: Mapping[str, Json], identity: str | None) -> dict[str, Json]:
+    """The client id by which the job logs in; `ConflictError` when the workspace does not have the identity."""
+    if identity is None:
+        return {"client_id": None}
+    assigned = (workspace.get("identity") or {}).get("userAssignedIdentities") or {}
+    for name, ids in assigned.items():
+        if name.lower() == identity.lower():
+            return {"client_id": str(ids["clientId"])}
+    known = ", ".join(f"`{_last(name)}`" for name in assigned) or "none"
+    raise ConflictError(
+        f"the identity `{_last(identity)}` is not attached to the workspace `{workspace.get('name')}`",
+        where=UAI,
+        hint=f"attached are {known}; `az ml workspace update` attaches another",
+    )
+
+
+def find_workspace(home: Home, opts: Place, arm: Arm, each: Callable[..., Any] = map) -> str:
     """The ARM id of the workspace: the template's, the configured one, or the only visible one that has the compute."""
     configured = configured_workspace(home)
     if opts.workspace is None and opts.subscription_id is None and opts.resource_group is None and configured:
@@ -154,7 +159,7 @@ def find_workspace(home: Home, opts: AmlOpts, arm: Arm, each: Callable[..., Any]
         for row in workspaces(arm, opts.subscription_id)
         if all(_part(str(row["id"]), kind) == name.lower() for kind, name in wanted.items() if name)
     ]
-    if not opts.workspace and len(rows) > 1:
+    if opts.compute and not opts.workspace and len(rows) > 1:
         paths = [f"{row}/computes/{segment(opts.compute)}" for row in rows]
         rows = [
             row for row, compute in zip(rows, each(lambda path: _visible(arm, path), paths), strict=True) if compute
@@ -163,7 +168,8 @@ def find_workspace(home: Home, opts: AmlOpts, arm: Arm, each: Callable[..., Any]
             message = f"no workspace that you can see has a compute `{opts.compute}`"
             raise NotFoundError(message, hint=_candidates(arm))
     if len(rows) > 1:
-        what = f"the workspace `{opts.workspace}` exists" if opts.workspace else f"the compute `{opts.compute}` exists"
+        name = f"the workspace `{opts.workspace}`" if opts.workspace else f"the compute `{opts.compute}`"
+        what = f"{name} exists" if opts.workspace or opts.compute else "no workspace is named, and one exists"
         hint = "set `target.workspace_name` (and `resource_group`, `subscription_id`), or choose one by `aj ws set`"
         raise ConflictError(f"{what} more than once: {_listed(rows)}", hint=hint)
     if not rows:
@@ -248,10 +254,10 @@ def _compute(compute: Mapping[str, Json], opts: AmlOpts, emit: Emit) -> dict[str
 
 def check_size(facts: Mapping[str, Json], spec: JobSpec) -> None:
     """`AzureError` for a job that is larger than its compute can ever become."""
-    most = facts["compute"].get("max_nodes")
+    most = (facts.get("compute") or {}).get("max_nodes")
     if most is not None and spec.shape.nodes > most:
         raise AzureError(
-            f"the compute `{_opts(spec).compute}` has at most {most} nodes, the job wants {spec.shape.nodes}",
+            f"the compute `{place_of(spec).compute}` has at most {most} nodes, the job wants {spec.shape.nodes}",
             where=facts["compute"]["id"],
             hint=f"give `-n {most}` or fewer, or let the compute grow",
         )
@@ -319,11 +325,6 @@ def _visible(arm: Arm, path: str) -> Mapping[str, Json] | None:
 def _quietly(work: Callable[[], object]) -> None:
     with suppress(AzureError):
         work()
-
-
-def _opts(spec: JobSpec) -> AmlOpts:
-    assert isinstance(spec.backend_spec, AmlOpts)
-    return spec.backend_spec
 
 
 def _part(resource: str, kind: str) -> str:

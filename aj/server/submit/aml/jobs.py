@@ -37,13 +37,15 @@ class AmlJobs:
 
     home: Home
     caller: Caller
+    service: str = "aml"
+    """Or `sing`: the jobs on virtual clusters."""
 
     def list_jobs(self) -> Iterator[dict[str, Json]]:
         """Newest first, page by page as they are asked for."""
         from heapq import merge
 
         arm = self._arm()
-        lists = [_rows(arm, workspace) for workspace in self._workspaces(arm)]
+        lists = [self._rows(arm, workspace) for workspace in self._workspaces(arm)]
         return merge(*lists, key=lambda row: str(row["created_at"]), reverse=True)
 
     def show(self, name: str) -> dict[str, Json]:
@@ -117,6 +119,12 @@ class AmlJobs:
             raise NotFoundError(f"no workspace is configured, you can see {len(visible)}", hint=hint)
         return visible
 
+    def _rows(self, arm: Arm, workspace: str) -> Iterator[dict[str, Json]]:
+        for job in arm.pages(f"{workspace}/jobs", jobType="Command", listViewType="ActiveOnly"):
+            row = _row(job)
+            if row["backend"] == self.service:
+                yield row
+
     def _find(self, arm: Arm, name: str) -> tuple[str, dict[str, Json]]:
         """Workspace and job, by name at once, else by the id among the jobs that aj submitted."""
         places = self._workspaces(arm)
@@ -142,11 +150,6 @@ class AmlJobs:
 _HISTORY: dict[tuple[str, str], str] = {}
 
 
-def _rows(arm: Arm, workspace: str) -> Iterator[dict[str, Json]]:
-    for job in arm.pages(f"{workspace}/jobs", jobType="Command", listViewType="ActiveOnly"):
-        yield _row(job)
-
-
 def _row(job: Mapping[str, Json]) -> dict[str, Json]:
     properties = job["properties"]
     tags = properties.get("tags") or {}
@@ -157,7 +160,7 @@ def _row(job: Mapping[str, Json]) -> dict[str, Json]:
         "name": properties.get("displayName") or job["name"],
         "azure_name": str(job["name"]),
         "status": str(properties.get("status") or "Unknown"),
-        "backend": "aml",
+        "backend": "sing" if "/virtualclusters/" in str(properties.get("computeId")).lower() else "aml",
         "template": tags.get("aj_template"),
         "experiment": properties.get("experimentName"),
         "nodes": resources.get("instanceCount") or 1,

@@ -13,15 +13,15 @@ from aj.server.azure.blob import BlobStore
 from aj.server.azure.token import claims
 from aj.server.submit.aml.facts import (
     FRESH_SECONDS,
-    Known,
-    Memory,
     check_size,
     experiment_of,
     find_workspace,
     known_workspaces,
     memory_of,
+    place_of,
     read_facts,
 )
+from aj.server.submit.aml.memory import Known, Memory
 from aj.shared.errors import (
     AjError,
     AzureError,
@@ -33,7 +33,6 @@ from aj.shared.errors import (
 )
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobSpec
-from aj.shared.opts.aml import AmlOpts
 from aj.shared.paths import Home
 
 LOOKS = (0.0, 1.0, 2.0, 4.0)
@@ -100,8 +99,7 @@ class AmlEffects:
 
     def find(self, spec: JobSpec) -> JobReceipt | None:
         """Our job by its name in every workspace of the project, several times before it counts as absent."""
-        assert isinstance(spec.backend_spec, AmlOpts)
-        places = known_workspaces(self.home) or [find_workspace(self.home, spec.backend_spec, self._arm)]
+        places = known_workspaces(self.home) or [find_workspace(self.home, place_of(spec), self._arm)]
         for seconds in self.looks:
             time.sleep(seconds)
             for where in places:
@@ -116,9 +114,13 @@ class AmlEffects:
         return self._opened
 
     def _memory(self, spec: JobSpec) -> Memory:
+        return memory_of(self.home, spec, self._arm, self._who())
+
+    def _who(self) -> str:
+        """Tells logins apart."""
         token = self._arm.login.token(self._arm.cloud["arm_scope"])
         who = claims(token.text)
-        return memory_of(self.home, spec, self._arm, f"{who.get('oid')} {who.get('tid')}")
+        return f"{who.get('oid')} {who.get('tid')}"
 
     def _store(self, facts: Json) -> BlobStore:
         store, workspace = facts["store"], facts["workspace"]["id"]
