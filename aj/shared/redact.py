@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from aj.shared.jsonio import Json, sha256
-from aj.shared.model import JobSpec
+from aj.shared.model import JobSpec, to_json
 
 _SECRET_NAME = re.compile(
     r"(TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY|CONNSTR)(_|\Z)"
@@ -26,12 +26,29 @@ def looks_secret(name: str) -> bool:
 
 def secret_names(spec: JobSpec) -> frozenset[str]:
     """Variables hidden in what people read: those that look secret, and every `--env`."""
-    return frozenset(name for name in spec.env if name in spec.secret_env or looks_secret(name))
+    return frozenset(name for name in _variables(spec) if name in spec.secret_env or looks_secret(name))
 
 
 def env_names(spec: JobSpec) -> frozenset[str]:
     """Variables hidden in what is kept on disk: all but aj's own."""
-    return frozenset(name for name in spec.env if not name.startswith(STABLE_PREFIX))
+    return frozenset(name for name in _variables(spec) if not name.startswith(STABLE_PREFIX))
+
+
+def _variables(spec: JobSpec) -> set[str]:
+    """The job's variables, and those that its template or its backend's options write for a part of it."""
+    return {*spec.env, *_written(spec.template.raw), *_written(to_json(spec.backend_spec))}
+
+
+def _written(document: Json) -> Iterator[str]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if key in ENVIRONMENTS and isinstance(value, Mapping):
+                yield from value
+            else:
+                yield from _written(value)
+    elif isinstance(document, list | tuple):
+        for item in document:
+            yield from _written(item)
 
 
 def hide(value: str) -> str:

@@ -14,7 +14,7 @@ from aj.shared.job.naming import stable_identity
 from aj.shared.jsonio import Json, at
 from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Shape
 from aj.shared.sku import resolve_sku
-from aj.shared.spec import Description, describe
+from aj.shared.spec import Description, describe, job_name
 from aj.shared.template.template import Template
 
 _ENV = ("jobs", 0, "submit_args", "env")
@@ -49,7 +49,8 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
     `UnknownServiceError`, `ShapeError`, `CommandError` and `TemplateError` at the flag or the template's line.
     """
     description = _description(template)
-    name = description.normalize_job_name(f"{identity.base}_{identity.id}")
+    options = description.build_spec_backend(template)
+    name = job_name(description, options, identity)
     shape = _shape(template, call, description)
     stable = {**stable_identity(identity, name), **_stable_shape(template, shape)}
     spec = JobSpec(
@@ -69,10 +70,11 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         ignore=tuple(template.get("code", "ignore", default=())),
         timeout_seconds=template.get("jobs", 0, "submit_args", "max_run_duration_seconds"),
         description=template.get("description"),
-        backend_spec=description.build_spec_backend(template),
+        backend_spec=options,
         extra=template.get("_extra", default={}),
         template=MergedTemplate(name=template.name, raw=template.raw, sources=template.sources),
     )
+    spec = description.complete(spec, template)
     own = (_renamed(spec), _unused(template, description), _overridden(template, stable), _unmountable(template))
     return Built(spec, (*template.notices, *(notice for notices in own for notice in notices)))
 
