@@ -103,9 +103,9 @@ class Scan:
             pending += self._walk(pending.pop())
             if self._found() >= reported + _EMIT_EVERY:
                 reported = self._found()
-                self._emit(Event("scan", "listing", completed=reported))
+                self._report("listing")
         self._read_unknown()
-        self._emit(Event("scan", "done", completed=self._found()))
+        self._report("done")
         if self._unreadable:
             paths = [path for path, _ in sorted(self._unreadable)]
             reasons = ", ".join(sorted({reason for _, reason in self._unreadable}))
@@ -183,6 +183,10 @@ class Scan:
                 self.special.append(path)
                 self.skipped.append(Skip(path, _KINDS.get(stat.S_IFMT(mode), "neither file, folder nor link"), None))
 
+    def _report(self, detail: str) -> None:
+        """The files whose digest is known so far."""
+        self._emit(Event("scan", detail, completed=self._found() - len(self._unread)))
+
     def _found(self) -> int:
         return self._files + len(self.entries) + len(self._unread) + len(self.links)
 
@@ -199,8 +203,8 @@ class Scan:
             return  # gone, or no link any more
 
     def _read_unknown(self) -> None:
-        unread, self._unread = self._unread, []
-        batches = [unread[at : at + _BATCH] for at in range(0, len(unread), _BATCH)]
+        batches = [self._unread[at : at + _BATCH] for at in range(0, len(self._unread), _BATCH)]
+        self._unread = []
         pool = ThreadPoolExecutor(max(1, min(_THREADS, os.cpu_count() or 1)), "scan")
         try:
             for batch, contents in zip(batches, pool.map(self._read, batches), strict=True):
@@ -210,7 +214,7 @@ class Scan:
                     elif content:
                         memo.learn(index, content)
                         self._add(path, content.status.st_mode, content.size, content.digest, content.remarks)
-                self._emit(Event("scan", "reading", completed=self._found()))
+                self._report("reading")
         finally:
             pool.shutdown(cancel_futures=True)
 

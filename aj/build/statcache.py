@@ -23,6 +23,7 @@ NUMBERS = 5
 KNOWN, SELECTED = 64, 128
 """Flags of an item, beside its remarks: the digest is known; the rules selected it."""
 _MAGIC = b"aj stat cache 1\n"
+"""Another number whenever remarks, packed modes or totals come to mean something else."""
 _DIGEST = 32
 _LOOK = NUMBERS * 8
 _SIZES = struct.Struct("<Q6Q")
@@ -125,7 +126,10 @@ _NOTHING = Memo()
 
 
 class StatCache:
-    """Memos by folder of one code tree, kept in the file `path`, or in memory alone when that is None."""
+    """Memos by folder of one code tree, kept in the file `path`, or in memory alone when that is None.
+
+    What it cannot see, as nothing but reading can: a write through a memory mapping that is not yet synced.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path

@@ -101,7 +101,7 @@ def _archive(inputs: Inputs, emit: Emit) -> Step:
         writes=inputs.folder / "archive.json",
         key={"format": ARCHIVE_FORMAT, "tree": inputs.selection.tree},
         run=run,
-        also=lambda target: inputs.store.has(archive_record(target).sha256),
+        also=lambda target: inputs.store.has(archive_record(target).sha256, emit),
     )
 
 

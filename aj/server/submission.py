@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aj.build.archive import CodeChanged
 from aj.build.effects import Effects, JobReceipt, ReadOnly, Sealed, Upload
 from aj.build.engine import Outcome, bring_up_to_date
 from aj.build.generated import bootstrap, generated_files
@@ -31,7 +30,7 @@ from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, graph, job_receipt, writes
 from aj.build.store import Store
 from aj.server.submit import Jobs, get_execution
-from aj.shared.errors import AjError, InputError, OutcomeUnknownError, SubmissionError
+from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
 from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, to_json
 from aj.shared.paths import Home

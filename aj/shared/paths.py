@@ -117,9 +117,8 @@ def socket_path(runtime: Path) -> Path:
     if len(os.fsencode(direct)) <= SOCKET_PATH_LIMIT:
         return direct
     tag = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
-    return (
-        Path("/tmp") / f"aj-{os.getuid()}" / f"{tag}.sock"
-    )  # not TMPDIR: it may be long, or differ between two clients
+    # not TMPDIR: it may be long, or differ between two clients
+    return Path("/tmp") / f"aj-{os.getuid()}" / f"{tag}.sock"
 
 
 def _private_temporary() -> Path:

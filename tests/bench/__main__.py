@@ -9,7 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import bench_archive, bench_daemon, bench_scan, bench_startup
+import tests.bench.bench_archive as bench_archive
+import tests.bench.bench_daemon as bench_daemon
+import tests.bench.bench_scan as bench_scan
+import tests.bench.bench_startup as bench_startup
 from tests.bench.tree import source_tree
 
 

@@ -49,7 +49,9 @@ def plan_lines(client: Client, project: Path, env: dict[str, str]) -> list[str]:
     words = ["plan", "-t", "local", "-p", "1", "echo", "hi"]
     reference = median_ms(lambda: subprocess.run([sys.executable, "-c", "import click"], check=True))
     command = median_ms(
-        lambda: subprocess.run([sys.executable, "-m", "aj", *words], cwd=project, env=env, check=True, capture_output=True)
+        lambda: subprocess.run(
+            [sys.executable, "-m", "aj", *words], cwd=project, env=env, check=True, capture_output=True
+        )
     )
     home = Home(project / ".azure_jobs")
     call = Invocation(argv=("echo", "hi"), cwd=project, processes=1)

@@ -45,7 +45,12 @@ def median_ms(command: list[str], folder: Path) -> float:
 def imported(command: list[str], folder: Path) -> list[str]:
     """Which of `NEVER` the command imports, by Python's own account."""
     done = subprocess.run(
-        command, cwd=folder, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+        command,
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
     )
     modules = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     return [name for name in NEVER if any(module == name or module.startswith(name + ".") for module in modules)]

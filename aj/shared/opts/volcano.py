@@ -124,7 +124,8 @@ def complete(spec: JobSpec, template: Template) -> JobSpec:
     options = cast(VolcanoOpts, spec.backend_spec)
     tasks = options.tasks if options.declared else uniform_tasks(template, spec, options.tasks[0])
     tasks = tuple(with_commands(template, spec, tasks))
-    options = replace(options, tasks=tasks, **_volume(spec, template, options.code))
+    volume, folder = _volume(spec, template, options.code)
+    options = replace(options, tasks=tasks, volume=volume, volume_folder=folder)
     spec = replace(spec, backend_spec=options)
     _check_mounts(spec, template)
     _check_texts(spec, template)
@@ -143,7 +144,7 @@ def _name_limit(template: Template, tasks: tuple[Task, ...]) -> int:
     return limit
 
 
-def _volume(spec: JobSpec, template: Template, code: CodeUpload) -> dict[str, str | None]:
+def _volume(spec: JobSpec, template: Template, code: CodeUpload) -> tuple[str | None, str | None]:
     name, folder = spec.env.get(VOLUME_NAME), spec.env.get(VOLUME_FOLDER)
     if code.strategy == "kubectl-exec" and not (name and folder):
         raise TemplateError(
@@ -158,10 +159,12 @@ def _volume(spec: JobSpec, template: Template, code: CodeUpload) -> dict[str, st
         if value and not form.fullmatch(value):
             hint = "name a PersistentVolumeClaim" if key == VOLUME_NAME else "write an absolute path such as `/mnt/pvc`"
             raise TemplateError(f"`{key}` is `{value}`", where=template.where(*_ENV, key), hint=hint)
-    return {"volume": name or None, "volume_folder": _plain(folder) if folder else None}
+    return name or None, _plain(folder) if folder else None
 
 
 _CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KERNELS = re.compile(r"/(?:proc|sys|dev)(?:/|\Z)")
+_SHM = "shared memory"
 _FOLDER = re.compile(r"(/[A-Za-z0-9._-]+)+/?")
 
 
@@ -169,7 +172,7 @@ def _check_mounts(spec: JobSpec, template: Template) -> None:
     for task in cast(VolcanoOpts, spec.backend_spec).tasks:
         places = dict(_mounts(spec, task))
         for what, (folder, place) in places.items():
-            if ".." in folder.split("/") or re.match(r"/(?:proc|sys|dev)(?:/|\Z)", folder) and what != "`/dev/shm`":
+            if ".." in folder.split("/") or (_KERNELS.match(folder) and what != _SHM):
                 raise TemplateError(f"{what} cannot be mounted at `{folder}`", where=template.where(*place))
         for (one, (first, _)), (other, (second, place)) in combinations(places.items(), 2):
             if f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/"):
@@ -179,7 +182,7 @@ def _check_mounts(spec: JobSpec, template: Template) -> None:
 
 def _mounts(spec: JobSpec, task: Task) -> Iterator[tuple[str, tuple[str, Place]]]:
     options = cast(VolcanoOpts, spec.backend_spec)
-    yield "`/dev/shm`", ("/dev/shm", ())
+    yield _SHM, ("/dev/shm", ())
     yield "aj's own folder", (OWN_FOLDER, ())
     if options.volume_folder:
         yield f"the volume `{options.volume}`", (options.volume_folder, (*_ENV, VOLUME_FOLDER))
@@ -231,9 +234,8 @@ def _check_sizes(spec: JobSpec, template: Template) -> None:
         total += _SCRIPT_ALLOWANCE + sum(len(key) + 40 + _as_json(value) for key, value in texts.items())
     if total > _OBJECT_LIMIT:
         message = f"the Job takes {total:,} bytes, of which a cluster holds about {_OBJECT_LIMIT:,}"
-        raise TemplateError(
-            message, where=template.where(*_ENV), hint="put long values into files, which travel with the code"
-        )
+        hint = "put long values into files, which travel with the code"
+        raise TemplateError(message, where=template.where(*_ENV), hint=hint)
 
 
 def _as_json(text: str) -> int:
