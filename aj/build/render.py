@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aj.build.generated import bootstrap
 from aj.shared import yaml
 from aj.shared.errors import PayloadError
 from aj.shared.jsonio import Json, canonical, read_json, sha256
@@ -36,14 +37,24 @@ def render_payload(spec: JobSpec, facts: Json, archive: ArchiveRecord) -> Json:
     """What the backend would send for `spec`, checked by its schema; `PayloadError` names template and line.
 
     Pure: equal arguments give an equal document on every machine. The template sees `spec`, `facts` and `archive`
-    as plain JSON.
+    as plain JSON, and `bootstrap.sha256`.
     """
-    folder = backend_folder(spec.service)
-    names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive)}
-    text = _render(_documents(folder), "payload.yaml.j2", names)
-    payload = yaml.load(text.encode(), f"{folder.name}/payload.yaml.j2").value
+    names = {
+        "spec": to_json(spec),
+        "facts": facts,
+        "archive": to_json(archive),
+        "bootstrap": {"sha256": sha256(bootstrap().read_bytes())},
+    }
+    payload = render_document(spec.service, "payload.yaml.j2", names)
     check(payload, describe(spec.service).payload_schema, f"the {spec.service} payload of `{spec.name}`")
     return payload
+
+
+def render_document(service: str, name: str, names: Mapping[str, Json]) -> Json:
+    """A YAML document of the backend's folder, every expression spelled as JSON."""
+    folder = backend_folder(service)
+    text = _render(_documents(folder), name, names)
+    return yaml.load(text.encode(), f"{folder.name}/{name}").value
 
 
 def render_script(service: str, name: str, names: Mapping[str, Json]) -> str:
