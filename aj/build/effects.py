@@ -21,6 +21,8 @@ class Upload:
     sha256: str
     size: int
     path: Path
+    job_id: str = "00000000"
+    """The AJ_ID of the job that needs it: names what an upload leaves for a moment at the remote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Effects(Protocol):
         """Write: one attempt. `SubmissionError`: surely nothing exists; `OutcomeUnknownError`: that is not sure."""
         ...
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """Read: our job by our own unique name, after a lost answer; None when it surely does not exist."""
         ...
 
@@ -94,9 +96,9 @@ class ReadOnly:
         """As the inner one."""
         return self.inner.present(upload, facts)
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """As the inner one."""
-        return self.inner.find(spec)
+        return self.inner.find(spec, facts)
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> NoReturn:
         """Refused."""

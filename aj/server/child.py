@@ -8,7 +8,7 @@ import selectors
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -38,7 +38,8 @@ class Child:
     cwd: Path
     timeout_seconds: float
     secrets: frozenset[str] = frozenset()
-    stdin: bytes = b""
+    stdin: bytes | Iterable[bytes] = b""
+    """Blocks are taken one by one as the child reads; an error that they raise ends it."""
     cancel: Event = field(default_factory=Event)
     """Set it from another thread to end the child and its children."""
 
@@ -62,7 +63,7 @@ def run(child: Child, line: Callable[[str], None] | None = None) -> Output:
             child.argv,
             env=child.env,
             cwd=child.cwd,
-            stdin=subprocess.PIPE if child.stdin else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if child.stdin != b"" else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,
@@ -91,7 +92,8 @@ class _Pipes:
         self._process = process
         self._child = child
         self._line = line
-        self._unsent = memoryview(child.stdin)
+        self._blocks = iter((child.stdin,) if isinstance(child.stdin, bytes) else child.stdin)
+        self._unsent = memoryview(b"")
         self._kept: dict[IO[bytes] | None, _Kept] = {process.stdout: _Kept(), process.stderr: _Kept()}
         self._selector = selectors.DefaultSelector()
         for stream in (process.stdout, process.stderr):
@@ -152,11 +154,13 @@ class _Pipes:
             self._selector.unregister(stream)
 
     def _feed(self, stream: IO[bytes]) -> None:
+        self._unsent = self._unsent or memoryview(next(self._blocks, b""))
         try:
             self._unsent = self._unsent[os.write(stream.fileno(), self._unsent[:KEPT]) :]
+            ended = not self._unsent.obj
         except BrokenPipeError:
-            self._unsent = self._unsent[:0]
-        if not self._unsent:
+            ended = True
+        if ended:
             self._selector.unregister(stream)
             _close(stream)
 

@@ -156,7 +156,7 @@ class Submissions:
     def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
         emit(Event("note", f"the answer was lost; looking for `{frozen.spec.name}`"))
         try:
-            receipt = effects.find(frozen.spec)
+            receipt = effects.find(frozen.spec, frozen.facts)
         except AjError as failure:
             raise error from failure
         if receipt is None:
@@ -258,7 +258,7 @@ def _uploads(spec: JobSpec, record: ArchiveRecord, archive: Path) -> tuple[Uploa
     script = bootstrap()
     content = script.read_bytes()
     known = {
-        "code": Upload("code", record.sha256, record.size, archive),
-        "bootstrap": Upload("bootstrap", sha256(content), len(content), script),
+        "code": Upload("code", record.sha256, record.size, archive, spec.identity.id),
+        "bootstrap": Upload("bootstrap", sha256(content), len(content), script, spec.identity.id),
     }
     return tuple(known[name] for name in describe(spec.service).uploads)

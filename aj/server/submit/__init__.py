@@ -62,7 +62,10 @@ class Execution:
     """None where jobs are managed by other tools after submission."""
 
 
-_BUILT_IN = {"local": "aj.server.submit.local:EXECUTION"}
+_BUILT_IN = {
+    "local": "aj.server.submit.local:EXECUTION",
+    "volcano": "aj.server.submit.volcano.submit:EXECUTION",
+}
 ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""
 

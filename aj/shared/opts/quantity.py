@@ -44,16 +44,23 @@ def cpus(value: Json, field: str, where: str) -> str:
     return _spelled(str(value), amount) if amount % 1 == 0 else f"{amount * 1000:.0f}m"
 
 
-def _amount(value: Json, field: str, where: str) -> Decimal:
-    text = str(value)
+def parse(text: str) -> Decimal | None:
+    """The number that Kubernetes reads; None for what it refuses, and for less than nothing."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        message = f"`{field}: {text}` is not a Kubernetes quantity"
-        raise TemplateError(message, where=where, hint=_meant(text) or "write for example `64Gi`")
+        return None
     number, unit = Decimal(match[1]), match[2]
     if unit[:1] in ("e", "E") and unit[1:] not in ("", "i"):
         return number.scaleb(int(unit[1:]))
     return number * (_BINARY | _DECIMAL)[unit]
+
+
+def _amount(value: Json, field: str, where: str) -> Decimal:
+    amount = parse(str(value))
+    if amount is None:
+        message = f"`{field}: {value}` is not a Kubernetes quantity"
+        raise TemplateError(message, where=where, hint=_meant(str(value)) or "write for example `64Gi`")
+    return amount
 
 
 def _spelled(text: str, amount: Decimal) -> str:
