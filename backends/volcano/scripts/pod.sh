@@ -82,7 +82,7 @@ __aj_get() {
   __aj_url=$(<"$__aj_credentials/$1.url") || return
   if command -v curl >/dev/null 2>&1; then
     printf 'url = "%s"\n' "$__aj_url" | curl -fsS --connect-timeout 30 --speed-limit 1 --speed-time 60 -o "$2" -K -
-  elif wget --help 2>&1 | grep -q -- --input-file; then
+  elif [[ $(wget --help 2>&1) == *--input-file* ]]; then
     printf '%s\n' "$__aj_url" | wget -q -T 60 -t 1 -O "$2" -i -
   elif command -v python3 >/dev/null 2>&1; then
     printf '%s' "$__aj_url" | python3 -c '
