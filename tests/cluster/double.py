@@ -304,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.double.cut_exec and passed > 1000:
                     self.connection.shutdown(socket.SHUT_RDWR)
                     break
-        except OSError:
+        except (OSError, ValueError):  # the other side has closed what we read
             pass
         finally:
             try:
@@ -388,7 +388,7 @@ def _openapi(place: str) -> Any:
     """Just enough for kubectl to see that fields are checked on this side."""
     group = place.split("/")[2] if place.startswith("/apis") else ""
     version, kinds = KINDS[group]
-    paths = {}
+    paths: dict[str, Any] = {}
     for name, kind in kinds.items():
         gvk = {"group": group, "version": version, "kind": kind}
         verb = {"parameters": [{"name": "fieldValidation", "in": "query"}], "x-kubernetes-group-version-kind": gvk}

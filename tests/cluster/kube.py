@@ -34,7 +34,7 @@ class Kube:
 
     def attempt(self, *words: str, stdin: str = "", check: bool = False) -> subprocess.CompletedProcess[str]:
         """The same, whatever its end."""
-        argv = [self.kubectl, "--kubeconfig", self.kubeconfig, "--context", "admin", *words]
+        argv: list[str | Path] = [self.kubectl, "--kubeconfig", self.kubeconfig, "--context", "admin", *words]
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60)
         assert not check or done.returncode == 0, done.stderr
         return done
@@ -54,7 +54,7 @@ def running(assets: Path, work: Path, crds: Path) -> Iterator[Kube]:
     """Etcd and API server in `work`, both gone afterwards."""
     with ExitStack() as stack:
         client, peer, port = (_free_port() for _ in range(3))
-        etcd = [
+        etcd: list[str | Path] = [
             assets / "etcd",
             "--data-dir",
             work / "etcd",

@@ -14,6 +14,11 @@ from typing import Any
 from aj.build.effects import Upload
 from aj.server.submit.volcano.upload import place, with_bootstrap
 
+GNU = (
+    *("bash", "sh", "tar", "gzip", "sha256sum", "mkdir", "mv", "rm", "ln", "readlink", "chmod", "sleep", "tail", "cat"),
+    *("env", "date", "python3", "printf", "id", "hostname", "cp", "curl", "wget", "grep", "true", "false"),
+)
+"""The tools of an image that has GNU's."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
@@ -88,7 +93,7 @@ class Cluster:
         return subprocess.Popen(words, env=env, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
 
     def _hosts(self) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
         for task in self.payload["spec"]["tasks"]:
             hosts = [f"{self.job}-{task['name']}-{index}.{self.job}" for index in range(task["replicas"])]
             key = task["name"].replace("-", "_").upper()

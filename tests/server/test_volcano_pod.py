@@ -21,10 +21,8 @@ from aj.build.steps import archive_record
 from aj.build.store import Store
 from aj.shared.model import nowhere
 from fixtures.cases import Case, cases, spec_of, steps_of
-from tests.cluster.pod import Cluster, getent, tools
+from tests.cluster.pod import GNU, Cluster, getent, tools
 
-GNU = ("bash", "sh", "tar", "gzip", "sha256sum", "mkdir", "mv", "rm", "ln", "readlink", "chmod", "sleep", "tail", "cat")
-GNU += ("env", "date", "python3", "printf", "id", "hostname", "cp", "curl", "wget", "grep", "true", "false")
 BUSYBOX = shutil.which("busybox")
 ASKS = "import json, os; print(json.dumps(dict(os.environ)))"
 needs_busybox = pytest.mark.skipif(BUSYBOX is None, reason="no busybox here: `apt-get install busybox`")

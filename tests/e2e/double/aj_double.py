@@ -69,7 +69,7 @@ class Remote:
             raise OutcomeUnknownError("the answer was lost")
         return JobReceipt(sealed.spec.name, f"https://portal/{sealed.spec.name}", "Queued")
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         if (self.root / "blind").exists():
             raise SubmissionError("the network is down")
         if not (self.root / "jobs" / f"{spec.name}.json").exists():

@@ -30,7 +30,6 @@ class VolcanoEffects:
 
     caller: Caller
     blobs: BlobsOf
-    looks: tuple[float, ...] = LOOKS
 
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         """Context and namespace, once it is known that they would take the job."""
@@ -80,7 +79,7 @@ class VolcanoEffects:
         """The name of the Job that a failed creation made after all."""
         # The server's own word is an answer; silence is not, and the Job may come to be a moment later.
         answered = "Error from server" in error.message or "error validating" in error.message
-        for pause in self.looks[:1] if answered else self.looks:
+        for pause in LOOKS[:1] if answered else LOOKS:
             sleep(pause)
             try:
                 found = kubectl.find(JOBS, spec.identity.id)

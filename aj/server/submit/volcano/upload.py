@@ -125,7 +125,6 @@ class VolumeUploader:
     kubectl: Kubectl
     claim: str
     image: str
-    ready_seconds: float = READY_SECONDS
 
     def present(self, upload: Upload) -> CodeUploadResult | None:
         """Only a pod sees the volume, and to make one is a write."""
@@ -179,7 +178,7 @@ class VolumeUploader:
             self._remove(name, emit)
 
     def _await(self, name: str) -> None:
-        deadline, why = monotonic() + self.ready_seconds, "nobody has looked at it"
+        deadline, why = monotonic() + READY_SECONDS, "nobody has looked at it"
         while monotonic() < deadline:
             try:
                 status = self.kubectl.read("pod", name)["status"]
