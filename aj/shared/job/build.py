@@ -58,7 +58,8 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         identity=identity,
         name=name,
         shape=shape,
-        sku=_sku(template, shape),
+        # A shape that the template fixes by other means leaves nothing for a SKU to say.
+        sku=None if description.shape(template) else _sku(template, shape),
         image=template.get("environment", "image"),
         registry=template.get("environment", "registry"),
         setup=_setup(template),

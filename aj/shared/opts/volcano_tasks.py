@@ -112,7 +112,8 @@ def uniform_tasks(template: Template, spec: JobSpec, kind: Task) -> tuple[Task, 
     if nodes > MOST_WORKERS:
         message = f"{nodes} nodes are more than the {MOST_WORKERS} for which pods can be named"
         raise TemplateError(message, where=template.where("jobs", 0, "instance_count"))
-    gpus = 0 if _is_cpu(spec, template) else spec.shape.processes
+    cpu = spec.sku is not None and parse_sku(spec.sku, template.where("jobs", 0, "sku")).family == "C"
+    gpus = 0 if cpu else spec.shape.processes
     rdma = template.get("target", "rdma", default=gpus > 0)
     master = replace(
         kind, name="master", replicas=1, gpus=gpus, rdma=rdma, processes_per_node=spec.shape.processes_per_node
@@ -136,12 +137,6 @@ def with_commands(template: Template, spec: JobSpec, tasks: tuple[Task, ...]) ->
         text = command_text(written, ()).rstrip("\n") if lines else alone
         check_string("AJ_COMMAND", text, template.where(*place), _IN_A_SCRIPT)
         yield replace(task, command=text)
-
-
-def _is_cpu(spec: JobSpec, template: Template) -> bool:
-    if spec.sku is None or not spec.sku.upper().split("X")[-1].strip().startswith("C"):
-        return False
-    return parse_sku(spec.sku, template.where("jobs", 0, "sku")).family == "C"
 
 
 def _declared(template: Template, name: str, rank_base: int) -> Task:
