@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aj.build.effects import Receipt, Upload
 from aj.build.store import Store
 from aj.server.submission import Frozen, Submissions
+from aj.server.submit import get_execution
+from aj.server.submit.volcano.submit import VolcanoEffects
 from aj.shared.job.build import Invocation, build_spec
-from aj.shared.model import Caller, Event, Identity, JobResult, Plan
+from aj.shared.model import Caller, Emit, Event, Identity, JobResult, Plan
 from aj.shared.paths import Home
 from aj.shared.template.template import load_template
 from tests.cluster.prepare import assets
@@ -109,3 +112,43 @@ def a_kubectl() -> Path:
     if not found:
         pytest.skip("no kubectl here: `python tests/cluster/prepare.py` brings one")
     return found[0]
+
+
+SAS = "sv=2024&sig=hush%2Fhush%3D"
+BLOB_TEMPLATE = (
+    TEMPLATE
+    + "  storage: {out: {storage_account_name: teamdata, container_name: outputs}}\n"
+    + "  _extra: {code_upload: {strategy: blob, blob: {storage_account: team, container: jobs, sas_expiry_days: 2}}}\n"
+)
+
+
+class Blobs:
+    """Blob storage that has everything it was sent, and signs what it is asked for."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, bytes] = {}
+
+    @classmethod
+    def instead(cls, monkeypatch: pytest.MonkeyPatch) -> Blobs:
+        """Volcano jobs use this one from now on."""
+        store, execution = cls(), get_execution("volcano")
+        effects: Callable[[Home, Caller], VolcanoEffects] = lambda home, caller: VolcanoEffects(caller, store.of)  # noqa: E731
+        monkeypatch.setattr("aj.server.submission.get_execution", lambda service: replace(execution, effects=effects))
+        return store
+
+    def of(self, caller: Caller, account: str, container: str) -> Blobs:
+        return self
+
+    def present(self, path: str, upload: Upload) -> Receipt | None:
+        return Receipt(f"https://x/{path}", "1", upload.sha256, upload.size) if path in self.sent else None
+
+    def upload(self, path: str, upload: Upload, emit: Emit) -> Receipt:
+        self.sent[path] = upload.path.read_bytes()
+        return Receipt(f"https://x/{path}", "1", upload.sha256, upload.size)
+
+    def read_sas(self, path: str, days: int) -> str:
+        assert path in self.sent and days == 2
+        return f"https://x/{path}?{SAS}"
+
+    def mount_sas(self, days: int) -> tuple[str, str]:
+        return "https://teamdata.blob.core.windows.net", SAS

@@ -75,7 +75,9 @@ def running(assets: Path, work: Path, crds: Path) -> Iterator[Kube]:
         stack.enter_context(_process(_apiserver(assets, work, client, port), work / "apiserver.log"))
         url = f"https://127.0.0.1:{port}"
         _await(url + "/readyz", work / "apiserver.log")
-        kube = Kube(url, _kubeconfig(work / "kubeconfig", url), assets / "kubectl")
+        kube = Kube(
+            url, _kubeconfig(work / "kubeconfig", url, work / "certificates" / "apiserver.crt"), assets / "kubectl"
+        )
         kube("create", "-f", str(crds))
         kube("wait", "--for", "condition=Established", "crd", "--all", "--timeout", "60s")
         for queue in ("default", "research", "q" * 63):
@@ -116,12 +118,12 @@ def _apiserver(assets: Path, work: Path, etcd: int, port: int) -> list[str | Pat
     ]
 
 
-def _kubeconfig(path: Path, url: str) -> Path:
+def _kubeconfig(path: Path, url: str, certificate: Path) -> Path:
     document: Mapping[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "admin",
-        "clusters": [{"name": "kube", "cluster": {"server": url, "insecure-skip-tls-verify": True}}],
+        "clusters": [{"name": "kube", "cluster": {"server": url, "certificate-authority": str(certificate)}}],
         "users": [{"name": name, "user": {"token": token}} for name, (token, _) in TOKENS.items()],
         "contexts": [{"name": name, "context": {"cluster": "kube", "user": name}} for name in TOKENS],
     }

@@ -12,12 +12,8 @@ from typing import Any
 
 import pytest
 
-from aj.build.effects import Receipt, Upload
-from aj.server.submit import get_execution
-from aj.server.submit.volcano.submit import VolcanoEffects
 from aj.shared.errors import AjError, ConfigError, OutcomeUnknownError, SubmissionError
-from aj.shared.model import Caller, Emit
-from tests.cluster.caller import TEMPLATE, Person, a_kubectl, kubectls
+from tests.cluster.caller import BLOB_TEMPLATE, SAS, TEMPLATE, Blobs, Person, a_kubectl, kubectls
 from tests.cluster.double import Double, Fault, serving
 from tests.cluster.pod import GNU, Cluster, getent, tools
 
@@ -327,48 +323,11 @@ def test_a_helper_that_cannot_be_removed_is_named(person: Person, cluster: Doubl
     assert "kubectl --context admin --namespace default delete pod aj-upload-0badcafe" in person.told("warning")[-1]
 
 
-SAS = "sv=2024&sig=hush%2Fhush%3D"
-
-
-class Blobs:
-    """Blob storage that has everything it was sent, and signs what it is asked for."""
-
-    def __init__(self) -> None:
-        self.sent: dict[str, bytes] = {}
-
-    def of(self, caller: Caller, account: str, container: str) -> Blobs:
-        return self
-
-    def present(self, path: str, upload: Upload) -> Receipt | None:
-        return Receipt(f"https://x/{path}", "1", upload.sha256, upload.size) if path in self.sent else None
-
-    def upload(self, path: str, upload: Upload, emit: Emit) -> Receipt:
-        self.sent[path] = upload.path.read_bytes()
-        return Receipt(f"https://x/{path}", "1", upload.sha256, upload.size)
-
-    def read_sas(self, path: str, days: int) -> str:
-        assert path in self.sent and days == 2
-        return f"https://x/{path}?{SAS}"
-
-    def mount_sas(self, days: int) -> tuple[str, str]:
-        return "https://teamdata.blob.core.windows.net", SAS
-
-
 @pytest.fixture
 def blobs(monkeypatch: pytest.MonkeyPatch, person: Person) -> Blobs:
     """A person whose template takes code by Blob storage and mounts a container."""
-    store = Blobs()
-    execution = get_execution("volcano")
-    monkeypatch.setattr(
-        "aj.server.submission.get_execution",
-        lambda service: type(execution)(lambda home, caller: VolcanoEffects(caller, store.of), None),
-    )
-    person.write(
-        TEMPLATE
-        + "  storage: {out: {storage_account_name: teamdata, container_name: outputs}}\n"
-        + "  _extra: {code_upload: {strategy: blob, blob: {storage_account: teamstore, container: jobs, sas_expiry_days: 2}}}\n"
-    )
-    return store
+    person.write(BLOB_TEMPLATE)
+    return Blobs.instead(monkeypatch)
 
 
 def secret_of(cluster: Double) -> Any:

@@ -273,15 +273,17 @@ def test_what_cannot_be_meant_is_refused_at_its_line(tmp_path: Path, config: dic
     assert re.search(r"t\.yaml:\d+:\d+\Z", error.where or ""), error.where
 
 
-@pytest.mark.parametrize("flags", [{"nodes": 2}, {"processes": 2}, {"processes_per_node": 2}])
-def test_declared_tasks_leave_nothing_for_flags(tmp_path: Path, flags: dict[str, int]) -> None:
+@pytest.mark.parametrize("flags", [(2, None, None), (None, 2, None), (None, None, 2)])
+def test_declared_tasks_leave_nothing_for_flags(
+    tmp_path: Path, flags: tuple[int | None, int | None, int | None]
+) -> None:
     config = declared()
     home = Home(tmp_path / ".azure_jobs")
     home.templates.mkdir(parents=True)
     (home.templates / "t.yaml").write_text(dump({"base": None, "config": config}))
     identity = Identity("0badcafe", "x", "2026-01-31T08:00:00+00:00")
     with pytest.raises(ShapeError, match="the template itself fixes the shape"):
-        build_spec(load_template(home, "t"), Invocation(("echo",), tmp_path, **flags), identity)
+        build_spec(load_template(home, "t"), Invocation(("echo",), tmp_path, *flags), identity)
 
 
 def test_what_a_task_inherits_and_what_it_replaces(tmp_path: Path) -> None:

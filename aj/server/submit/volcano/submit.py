@@ -78,7 +78,7 @@ class VolcanoEffects:
     def _look(self, kubectl: Kubectl, spec: JobSpec, made: Credentials | None, error: ChildError, emit: Emit) -> str:
         """The name of the Job that a failed creation made after all."""
         # The server's own word is an answer; silence is not, and the Job may come to be a moment later.
-        answered = "Error from server" in error.message or "error validating" in error.message
+        answered = any(words in error.message for words in ("Error from server", "is invalid:", "error validating"))
         for pause in LOOKS[:1] if answered else LOOKS:
             sleep(pause)
             try:
