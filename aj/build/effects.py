@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -33,6 +34,12 @@ class Receipt:
     etag: str | None
     sha256: str
     size: int
+
+
+class Unseen(Enum):
+    """The answer where only a write could tell what is there."""
+
+    UNSEEN = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class Effects(Protocol):
         """Read: what the payload needs to know of the remote; `{}` where that is nothing."""
         ...
 
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         """Read: the receipt of equal bytes that are already at the remote."""
         ...
 
@@ -92,7 +99,7 @@ class ReadOnly:
         """As the inner one."""
         return self.inner.facts(spec, emit)
 
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         """As the inner one."""
         return self.inner.present(upload, facts)
 

@@ -161,8 +161,8 @@ def job_receipt(target: bytes) -> JobReceipt:
 
 def _upload(upload: Upload, effects: Effects, facts: Json, folder: Path, emit: Emit) -> Step:
     def run() -> bytes:
-        receipt = effects.present(upload, facts) or effects.upload(upload, facts, emit)
-        return canonical(to_json(receipt))
+        found = effects.present(upload, facts)
+        return canonical(to_json(found if isinstance(found, Receipt) else effects.upload(upload, facts, emit)))
 
     return Step(
         name=f"upload-{upload.name}",

@@ -163,7 +163,8 @@ class Submissions:
             raise SubmissionError(
                 f"`{frozen.spec.name}` was not created: {error.message}", hint="nothing runs; submit it again"
             ) from error
-        return replace(receipt, note="adopted: the job was found after its answer was lost")
+        adopted = "adopted: the job was found after its answer was lost"
+        return replace(receipt, note="\n".join(filter(None, (adopted, receipt.note))))
 
     def _plan(self, spec: JobSpec, caller: Caller, effects: Effects | None, emit: Emit) -> Plan:
         folder = self._line(spec)

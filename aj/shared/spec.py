@@ -45,6 +45,9 @@ class Description:
     attached: bool = False
     """Whether a job belongs to the terminal that ran it: `aj run` follows it, and Ctrl-C there ends it."""
 
+    managed: bool = True
+    """Whether `aj job` knows its jobs; else other tools do, which the note of a submission names."""
+
     @property
     def payload_schema(self) -> str:
         """The schema of this backend's payloads: a name among aj's own, or a file of the backend's folder."""

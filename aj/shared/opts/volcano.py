@@ -255,6 +255,7 @@ DESCRIPTION = Description(
     shape=declared_shape,
     complete=complete,
     uploads=("code",),
+    managed=False,
     unused={
         "/target/name": _AZURE,
         "/target/subscription_id": _AZURE,

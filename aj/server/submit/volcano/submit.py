@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from time import sleep
 from typing import NoReturn, cast
 
-from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
+from aj.build.effects import JobReceipt, Receipt, Sealed, Unseen, Upload
 from aj.server.submit import Execution
 from aj.server.submit.volcano import storage
 from aj.server.submit.volcano.kubectl import ID_LABEL, JOBS, Kubectl
 from aj.server.submit.volcano.preflight import preflight
 from aj.server.submit.volcano.storage import Credentials, credentials
-from aj.server.submit.volcano.upload import Blobs, BlobsOf, pick_uploader
+from aj.server.submit.volcano.upload import Blobs, BlobsOf, CodeUploadResult, pick_uploader
 from aj.shared.errors import ChildError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobSpec
@@ -39,10 +39,10 @@ class VolcanoEffects:
         emit(Event("step", "asking the cluster whether it would take the job"))
         return preflight(spec, self.caller, emit)
 
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         """What Blob storage has; on a volume nothing can be seen without a write."""
         found = pick_uploader(facts, self.caller, self.blobs).present(upload)
-        return found.receipt if found else None
+        return found.receipt if isinstance(found, CodeUploadResult) else found
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
         """Send the code, unless it is there."""

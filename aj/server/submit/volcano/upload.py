@@ -10,7 +10,7 @@ from pathlib import Path
 from time import sleep
 from typing import Any, Protocol
 
-from aj.build.effects import Receipt, Upload
+from aj.build.effects import Receipt, Unseen, Upload
 from aj.build.generated import bootstrap
 from aj.build.render import backend_folder, render_document
 from aj.server.submit.volcano.kubectl import Kubectl
@@ -45,8 +45,8 @@ class CodeUploadResult:
 class CodeUploader(Protocol):
     """One way for the code; the bootstrap goes with it."""
 
-    def present(self, upload: Upload) -> CodeUploadResult | None:
-        """Read: equal bytes that are there already, None when that can only be told by a write."""
+    def present(self, upload: Upload) -> CodeUploadResult | Unseen | None:
+        """Read: equal bytes that are there already."""
         ...
 
     def upload(self, upload: Upload, emit: Emit) -> CodeUploadResult:
@@ -126,10 +126,10 @@ class VolumeUploader:
     claim: str
     image: str
 
-    def present(self, upload: Upload) -> CodeUploadResult | None:
+    def present(self, upload: Upload) -> Unseen:
         """Only a pod sees the volume, and to make one is a write."""
         del upload
-        return None
+        return Unseen.UNSEEN
 
     def upload(self, upload: Upload, emit: Emit) -> CodeUploadResult:
         """`SubmissionError` when the code is not there whole; nothing of ours but whole files is left."""
