@@ -96,7 +96,7 @@ def _stamp() -> dict[str, str]:
 
 
 def _run(argv: list[str], work: Path) -> str:
-    env = {**os.environ, "GOFLAGS": "-p=1 -mod=mod -buildvcs=false", "CGO_ENABLED": "0"}
+    env = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0"}
     return subprocess.run(
         ["nice", "-n", "19", *argv], cwd=work, env=env, check=True, stdout=subprocess.PIPE, text=True
     ).stdout

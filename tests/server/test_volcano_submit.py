@@ -256,6 +256,14 @@ def test_a_lost_answer_is_looked_up_never_sent_again(person: Person, cluster: Do
     assert "the answer to the creation was lost, but the job is there" in person.told("note")
 
 
+def test_a_large_job_is_found_too(person: Person, cluster: Double) -> None:
+    """More than a child's output is usually kept of."""
+    person.write(TEMPLATE.replace("env: {", "env: {BIG: " + "x" * 100_000 + ", "))
+    cluster.faults.append(Fault("POST", "/jobs$", "lose"))
+    name = person.run(env={"OTHER": "y" * 100_000}).azure_name
+    assert cluster.names("jobs") == [name]
+
+
 def test_a_dropped_creation_is_looked_for_and_surely_absent(person: Person, cluster: Double) -> None:
     cluster.faults.append(Fault("POST", "/jobs$", "drop"))
     with pytest.raises(SubmissionError, match="did not take"):

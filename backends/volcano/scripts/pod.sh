@@ -31,10 +31,10 @@ __aj_need() {
 __aj_resolve() {
   if command -v getent >/dev/null 2>&1; then
     getent hosts "$1" >/dev/null 2>&1 || return 1
-  elif command -v nslookup >/dev/null 2>&1; then
-    nslookup "$1" >/dev/null 2>&1 || return 1
   elif command -v python3 >/dev/null 2>&1; then
     python3 -c 'import socket, sys; socket.getaddrinfo(sys.argv[1], None)' "$1" 2>/dev/null || return 1
+  elif command -v nslookup >/dev/null 2>&1; then
+    nslookup "$1" >/dev/null 2>&1 || return 1
   else
     return 2
   fi

@@ -19,6 +19,8 @@ JOBS = "jobs.batch.volcano.sh"
 ID_LABEL = "aj/id"
 REQUEST_SECONDS = 60
 """After so long the server's answer is given up."""
+KEPT = 8 << 20
+"""Bytes of an answer: more than an object has, which must be whole to be understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Kubectl:
         secrets: frozenset[str] = frozenset(),
     ) -> Output:
         """Run it to its end; `ChildError` when it fails or takes longer."""
-        return run(Child(self.words(*words), self.caller.env, Path(self.caller.cwd), seconds, secrets, stdin))
+        cwd = Path(self.caller.cwd)
+        return run(Child(self.words(*words), self.caller.env, cwd, seconds, secrets, stdin, kept=KEPT))
 
     def create(self, document: Json, secrets: frozenset[str] = frozenset()) -> str:
         """Create one object, once; its name. A `ChildError` does not tell whether it exists: look for it."""
