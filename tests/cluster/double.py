@@ -242,7 +242,8 @@ class _Handler(BaseHTTPRequestHandler):
         if key not in objects:
             return 404, _status(404, f'{resource} "{name}" not found', "NotFound")
         if verb == "delete":
-            return 200, {**api, **objects.pop(key)}
+            del objects[key]
+            return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         if verb == "patch":
             _merge(objects[key], body)
         return 200, {**api, **objects[key]}

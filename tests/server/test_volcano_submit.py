@@ -362,7 +362,7 @@ def test_credentials_travel_in_a_secret_that_the_job_owns(person: Person, cluste
     assert set(secret["stringData"]) == {"code.url", "bootstrap.url", "out.yaml"}
     assert all(SAS in text for text in secret["stringData"].values())
     pod = job["spec"]["tasks"][0]["template"]["spec"]
-    assert {"name": "credentials", "secret": {"secretName": secret["metadata"]["name"], "defaultMode": 256}} in pod[
+    assert {"name": "credentials", "secret": {"secretName": secret["metadata"]["name"], "defaultMode": 292}} in pod[
         "volumes"
     ]
     assert len(blobs.sent) == 2 and all(path.startswith("aj-code/") for path in blobs.sent)
