@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import threading
@@ -123,6 +124,21 @@ def test_the_callers_kubeconfig_decides(person: Person, cluster: Double) -> None
     result = person.run()
     assert ("jobs", "research", str(result.azure_name)) in cluster.objects
     assert "--context team --namespace research" in (result.note or "")
+
+
+def test_a_login_helper_sees_the_callers_environment(person: Person, cluster: Double) -> None:
+    """Not the daemon's: HOME is the caller's, PATH is where the helper is found."""
+    helper = person.folder / "bin" / "login-helper"
+    credential = {"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": "t"}}
+    helper.write_text(f"#!/bin/sh\necho \"$HOME\" >> {person.folder}/asked\necho '{json.dumps(credential)}'\n")
+    helper.chmod(0o755)
+    config = json.loads(person.kubeconfig.read_text())
+    command = {"apiVersion": credential["apiVersion"], "command": "login-helper", "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": command}
+    person.kubeconfig.write_text(json.dumps(config))
+    assert person.run().azure_name in cluster.names("jobs")
+    asked = (person.folder / "asked").read_text().split()
+    assert set(asked) == {str(person.folder)}
 
 
 def test_a_plan_writes_nothing_to_the_cluster(person: Person, cluster: Double) -> None:

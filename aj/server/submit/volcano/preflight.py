@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any, cast
 
-from aj.server.submit.volcano.kubectl import JOBS, Kubectl
+from aj.server.submit.volcano.kubectl import JOBS, REQUEST_SECONDS, Kubectl
 from aj.shared.errors import ChildError, ConfigError, SubmissionError
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobSpec, to_json
@@ -17,6 +19,8 @@ from aj.shared.opts.volcano import VolcanoOpts
 
 TIMEOUTS = (10, 30)
 """Seconds to connect, and to read an answer."""
+READERS = 8
+"""Questions that are asked at once."""
 _GROUP, _VERSION = "batch.volcano.sh", "v1alpha1"
 _QUEUES = ("scheduling.volcano.sh", "v1beta1", "queues")
 
@@ -63,11 +67,16 @@ def preflight(spec: JobSpec, caller: Caller, emit: Emit) -> dict[str, Json]:
     context = str(config["current-context"])
     own = config["contexts"][0]["context"].get("namespace") or "default"
     kubectl = Kubectl(caller, context, options.namespace or own)
+    if any(user["user"].get("exec") for user in config.get("users") or ()):
+        # A log-in helper may wait for a person: kubectl is ended after a while, the client would wait for ever.
+        kubectl.run("get", "--raw", "/version", f"--request-timeout={REQUEST_SECONDS}s")
     cluster = _Cluster(_client(config, caller), kubectl, spec)
     try:
-        for check in (_volcano, _namespace, _queue, _volume, _permissions, _quota):
-            for warning in check(cluster):
-                emit(Event("warning", warning))
+        # Side by side, but the first of them that refuses is the one that is told.
+        with ThreadPoolExecutor(READERS, thread_name_prefix="preflight") as pool:
+            for warnings in pool.map(lambda check: list(check(cluster)), _checks(options, spec)):
+                for warning in warnings:
+                    emit(Event("warning", warning))
     except HTTPError as error:
         hint = f"look at `{kubectl.shown('cluster-info')}`"
         raise SubmissionError(f"the cluster of context `{context}` cannot be reached: {error}", hint=hint) from error
@@ -173,25 +182,26 @@ def _volume(cluster: _Cluster) -> Iterator[str]:
         yield f"the volume `{name}` cannot be mounted by several nodes: {', '.join(found['spec']['accessModes'])}"
 
 
-def _permissions(cluster: _Cluster) -> Iterator[str]:
-    from kubernetes.client import AuthorizationV1Api
-
-    review = AuthorizationV1Api(cluster.client).create_self_subject_access_review
-    options = cluster.options
+def _checks(options: VolcanoOpts, spec: JobSpec) -> list[Callable[[_Cluster], Iterator[str]]]:
     needed = [("create", _GROUP, "jobs", ""), ("list", _GROUP, "jobs", "")]
     if options.code.strategy == "kubectl-exec":
-        needed += [("create", "", "pods", ""), ("get", "", "pods", ""), ("delete", "", "pods", "")]
-        needed += [("create", "", "pods", "exec")]
-    if cluster.spec.storage or options.code.strategy == "blob":
+        needed += [(verb, "", "pods", "") for verb in ("create", "get", "delete")] + [("create", "", "pods", "exec")]
+    if spec.storage or options.code.strategy == "blob":
         needed += [(verb, "", "secrets", "") for verb in ("create", "patch", "delete")]
-    for verb, group, resource, part in needed:
-        attributes = {"verb": verb, "group": group, "resource": resource, "namespace": cluster.namespace}
-        attributes |= {"subresource": part} if part else {}
-        answer = cluster.get(review, {"spec": {"resourceAttributes": attributes}})
-        if answer not in (None, ...) and not answer["status"].get("allowed"):
-            what = JOBS if group else "/".join(filter(None, (resource, part)))
-            hint = f"look at `{cluster.kubectl.shown('auth', 'can-i', verb, what)}`, and ask for the role"
-            raise SubmissionError(f"you may not {verb} {what} in namespace `{cluster.namespace}`", hint=hint)
+    return [_volcano, _namespace, _queue, _volume, *(partial(_permission, needs=each) for each in needed), _quota]
+
+
+def _permission(cluster: _Cluster, needs: tuple[str, str, str, str]) -> Iterator[str]:
+    from kubernetes.client import AuthorizationV1Api
+
+    verb, group, resource, part = needs
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": cluster.namespace}
+    body = {"spec": {"resourceAttributes": {**attributes, **({"subresource": part} if part else {})}}}
+    answer = cluster.get(AuthorizationV1Api(cluster.client).create_self_subject_access_review, body)
+    if answer not in (None, ...) and not answer["status"].get("allowed"):
+        what = JOBS if group else "/".join(filter(None, (resource, part)))
+        hint = f"look at `{cluster.kubectl.shown('auth', 'can-i', verb, what)}`, and ask for the role"
+        raise SubmissionError(f"you may not {verb} {what} in namespace `{cluster.namespace}`", hint=hint)
     yield from ()
 
 
