@@ -61,7 +61,7 @@ def way_on(result: Mapping[str, Any]) -> str | None:
 
     if result["status"] == "queued":
         return f"aj queue wait {result['ticket'] or result['id']}"
-    if not describe(result["backend"]).managed:
+    if result["backend"] == "amlt" or not describe(result["backend"]).managed:  # the note says how to follow it there
         return None
     return f"aj job logs -f {result['azure_name']}"
 
@@ -86,7 +86,8 @@ def show_plan(out: Console, plan: Mapping[str, Any]) -> None:
     for step in plan["steps"]:
         sign, style = _VERDICTS[step["verdict"]]
         out.painted(f"  {sign} {step['name']:<{width}}  {step['verdict']:<7}  {_why(step)}".rstrip(), style)
-    _show_files(out, plan["archive"])
+    if plan["archive"]:
+        _show_files(out, plan["archive"])
     for name, diff in plan["diffs"].items():
         if diff:
             out.line()

@@ -77,7 +77,7 @@ class Submission:
     def _attached(self) -> bool:
         from aj.shared.spec import describe
 
-        return describe(self.spec.service).attached
+        return self.spec.via is None and describe(self.spec.service).attached
 
     def _follows(self) -> bool:
         if self.follow is None:
@@ -121,7 +121,7 @@ def document_of(spec: JobSpec, status: Status) -> dict[str, Json]:
         **dict.fromkeys(_ABSENT),
         "id": spec.identity.id,
         "name": spec.name,
-        "backend": spec.service,
+        "backend": spec.backend,
         "template": spec.template.name,
         "nodes": spec.shape.nodes,
         "processes": spec.shape.processes,

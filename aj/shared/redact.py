@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from aj.shared.jsonio import Json, sha256
-from aj.shared.model import JobSpec, to_json
+from aj.shared.model import JobSpec
 
 _SECRET_NAME = re.compile(
     r"(TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY|CONNSTR)(_|\Z)"
@@ -24,31 +24,32 @@ def looks_secret(name: str) -> bool:
     return not name.startswith(STABLE_PREFIX) and _SECRET_NAME.search(name) is not None
 
 
+def variables(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Name and value of everything in the job's environment, and in others that the template writes."""
+    yield from spec.env.items()
+    yield from _written(spec.template.raw)
+
+
+def _written(document: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if key in ENVIRONMENTS and isinstance(value, Mapping):
+                yield from ((name, text) for name, text in value.items() if isinstance(text, str))
+            else:
+                yield from _written(value)
+    if isinstance(document, list | tuple):
+        for item in document:
+            yield from _written(item)
+
+
 def secret_names(spec: JobSpec) -> frozenset[str]:
     """Variables hidden in what people read: those that look secret, and every `--env`."""
-    return frozenset(name for name in _variables(spec) if name in spec.secret_env or looks_secret(name))
+    return frozenset(name for name, _ in variables(spec) if name in spec.secret_env or looks_secret(name))
 
 
 def env_names(spec: JobSpec) -> frozenset[str]:
     """Variables hidden in what is kept on disk: all but aj's own."""
-    return frozenset(name for name in _variables(spec) if not name.startswith(STABLE_PREFIX))
-
-
-def _variables(spec: JobSpec) -> set[str]:
-    """The job's variables, and those that its template or its backend's options write for a part of it."""
-    return {*spec.env, *_written(spec.template.raw), *_written(to_json(spec.backend_spec))}
-
-
-def _written(document: Json) -> Iterator[str]:
-    if isinstance(document, Mapping):
-        for key, value in document.items():
-            if key in ENVIRONMENTS and isinstance(value, Mapping):
-                yield from value
-            else:
-                yield from _written(value)
-    elif isinstance(document, list | tuple):
-        for item in document:
-            yield from _written(item)
+    return frozenset(name for name, _ in variables(spec) if not name.startswith(STABLE_PREFIX))
 
 
 def hide(value: str) -> str:
