@@ -35,7 +35,7 @@ class Kube:
     def attempt(self, *words: str, stdin: str = "", check: bool = False) -> subprocess.CompletedProcess[str]:
         """The same, whatever its end."""
         argv: list[str | Path] = [self.kubectl, "--kubeconfig", self.kubeconfig, "--context", "admin", *words]
-        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120)
         assert not check or done.returncode == 0, done.stderr
         return done
 
@@ -152,7 +152,7 @@ def _await(url: str, log: Path) -> None:
     unchecked = create_default_context()
     unchecked.check_hostname, unchecked.verify_mode = False, CERT_NONE
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKENS['admin'][0]}"})
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 200
     while True:
         try:
             with urllib.request.urlopen(request, timeout=5, context=unchecked):

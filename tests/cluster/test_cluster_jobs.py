@@ -11,6 +11,7 @@ from aj.build.render import SYMBOLIC_ARCHIVE, render_payload, symbolic_facts
 from fixtures.cases import Case, cases, spec_of
 from tests.cluster.kube import Kube
 
+pytestmark = pytest.mark.timeout(300)  # the first test of a worker waits for its server
 JOBS = "jobs.batch.volcano.sh"
 each_job = pytest.mark.parametrize(
     "case", [case for case in cases() if spec_of(case).spec.service == "volcano"], ids=lambda case: case.name

@@ -20,6 +20,7 @@ from aj.shared.yaml import dump
 from tests.cluster.caller import BLOB_TEMPLATE, TEMPLATE, Blobs, Person, kubectls
 from tests.cluster.kube import Kube
 
+pytestmark = pytest.mark.timeout(300)  # the first test of a worker waits for its server
 JOBS = "jobs.batch.volcano.sh"
 CLAIM: dict[str, Any] = {
     "apiVersion": "v1",

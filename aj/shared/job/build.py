@@ -96,9 +96,6 @@ def _description(template: Template) -> Description:
 def _shape(template: Template, call: Invocation, description: Description) -> Shape:
     flags = {"-n": call.nodes, "-p": call.processes, "--ppn": call.processes_per_node}
     fixed = description.shape(template)
-    if fixed is not None and call.via is not None:
-        message = f"`--{call.via}` knows one kind of node, and the template has tasks of several"
-        raise ShapeError(message, where=f"--{call.via}", hint=f"submit it without `--{call.via}`")
     if fixed is not None:
         if given := ", ".join(f"`{flag}`" for flag, value in flags.items() if value is not None):
             hint = f"omit {given}"
