@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,16 @@ from aj.shared.clock import monotonic
 from aj.shared.errors import DaemonBusyError, DaemonError, WaitTimeoutError, from_wire
 from aj.shared.fingerprint import ROOT_HEADER
 from aj.shared.jsonio import Json, compact
+from aj.shared.model import Event, to_json
 
 ANSWER_SECONDS = 4.0
 """A daemon that is alive answers sooner, whatever it does."""
 REMOTE_SECONDS = 120.0
 """For answers that need a remote's answer first."""
-SILENCE_SECONDS = 10.0
-"""Between two lines of a stream; the daemon sends a beat every second."""
+SILENCE_SECONDS = 4.0
+"""Between two lines of a stream, after which we say so; the daemon sends a beat every second."""
+GIVE_UP_SECONDS = 300.0
+"""Of silence of a daemon that is alive, stopped perhaps."""
 
 
 class NotSentError(DaemonError):
@@ -53,16 +57,21 @@ class Transport:
     def stream(
         self, method: str, path: str, body: Json = None, *, deadline: float | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The lines of a growing answer, beats included, until the last; `WaitTimeoutError` at `deadline`."""
+        """The lines of a growing answer, beats included, until the last; `WaitTimeoutError` at `deadline`.
+
+        A daemon that stays silent is waited for: an event of ours says so, once.
+        """
         connection = self._send(method, path, body, ANSWER_SECONDS)
         try:
             status, answer = _answer(connection)
             if status != 200:
                 _document(status, _read(answer))
             while True:
-                assert connection.sock is not None
-                connection.sock.settimeout(_patience(deadline))
-                line = _line(answer, deadline)
+                if not _arrives(answer, connection, SILENCE_SECONDS, deadline):
+                    yield {"event": to_json(Event("wait", f"{_silent(SILENCE_SECONDS).message}; waiting for it"))}
+                    if not _arrives(answer, connection, GIVE_UP_SECONDS, deadline):
+                        raise _silent(GIVE_UP_SECONDS)
+                line = _line(answer)
                 yield line
                 if "event" not in line:
                     return
@@ -135,12 +144,29 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
         raise LostError("the daemon ended in the middle of its answer") from error
 
 
-def _line(answer: http.client.HTTPResponse, deadline: float | None) -> dict[str, Any]:
+def _arrives(
+    answer: http.client.HTTPResponse, connection: http.client.HTTPConnection, seconds: float, deadline: float | None
+) -> bool:
+    """Whether there is something to read, the end included, within so many seconds."""
+    link = connection.sock
+    link.setblocking(False)
+    try:
+        if answer.fp.peek(1).strip():  # the line end after a chunk is nothing yet
+            return True
+    finally:
+        link.settimeout(SILENCE_SECONDS)
+    left = seconds if deadline is None else max(0, min(seconds, deadline - monotonic()))
+    if select.select([link], [], [], left)[0]:
+        return True
+    if deadline is not None and monotonic() >= deadline:
+        raise WaitTimeoutError("the time to wait is over")
+    return False
+
+
+def _line(answer: http.client.HTTPResponse) -> dict[str, Any]:
     try:
         text = answer.readline()
     except TimeoutError as error:
-        if deadline is not None and monotonic() >= deadline:
-            raise WaitTimeoutError("the time to wait is over") from error
         raise _silent(SILENCE_SECONDS) from error
     except (OSError, http.client.HTTPException) as error:
         raise LostError("the daemon ended in the middle of its answer") from error
@@ -166,10 +192,6 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(document, Mapping):
         raise DaemonError("the daemon's answer is no JSON object", hint="`aj daemon restart`")
     return dict(document)
-
-
-def _patience(deadline: float | None) -> float:
-    return SILENCE_SECONDS if deadline is None else max(0.01, min(SILENCE_SECONDS, deadline - monotonic()))
 
 
 def _silent(seconds: float) -> DaemonBusyError:

@@ -25,6 +25,8 @@ from aj.shared.runtime import Runtime, holds
 BACKLOG = 1024
 LINGER_SECONDS = 3
 """How long open streams may take to end when everything else has."""
+TENDS = 20
+"""Times a second that a daemon looks whether it may leave, once it is to."""
 LOG = logging.getLogger("aj")
 
 
@@ -121,8 +123,6 @@ def _config(life: Life) -> uvicorn.Config:
         date_header=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=LINGER_SECONDS,
-        callback_notify=life.tick,
-        timeout_notify=0,
     )
 
 
@@ -136,7 +136,18 @@ async def _until_left(server: uvicorn.Server, life: Life, listening: socket.sock
         loop.add_signal_handler(number, life.signaled)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     LOG.info("the daemon %d serves %s", os.getpid(), listening.getsockname())
+    tending = loop.create_task(_tend(life))
     await serving
+    tending.cancel()
+
+
+async def _tend(life: Life) -> None:
+    while True:
+        await life.tick()
+        for _ in range(TENDS):
+            await asyncio.sleep(1 / TENDS)
+            if life.draining:
+                life.drain()
 
 
 def _is_at(own: os.stat_result, path: Path) -> bool:

@@ -29,7 +29,7 @@ from aj.build.select import Selection, select
 from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, graph, job_receipt, writes
 from aj.build.store import Store
-from aj.server.submit import Jobs, get_execution
+from aj.server.submit import Execution, Jobs, get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
 from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, to_json
@@ -88,13 +88,14 @@ class Submissions:
 
     home: Home
     store: Store
+    executions: Callable[[str], Execution] = get_execution
 
     def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
         """The pure half: whatever can fail before a write has failed when this returns.
 
         `expect` is the payload digest of a saved plan: `InputError` when an input has moved since.
         """
-        effects = ReadOnly(get_execution(spec.service).effects(self.home, caller))
+        effects = ReadOnly(self.executions(spec.service).effects(self.home, caller))
         with self._locked(emit):
             build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit)
             record = archive_record(build.outcomes["archive"].target)
@@ -115,7 +116,7 @@ class Submissions:
 
     def plan(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
         """What `prepare` and `execute` would do; reads remotes, writes only the build folder."""
-        effects = ReadOnly(get_execution(spec.service).effects(self.home, caller))
+        effects = ReadOnly(self.executions(spec.service).effects(self.home, caller))
         return self._plan(spec, caller, effects, emit)
 
     def plan_offline(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
@@ -124,7 +125,7 @@ class Submissions:
 
     def execute(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """The writes. `SubmissionError` when surely nothing runs, `OutcomeUnknownError` when that cannot be known."""
-        effects = get_execution(frozen.spec.service).effects(self.home, caller)
+        effects = self.executions(frozen.spec.service).effects(self.home, caller)
         with self.store.lease(frozen.archive.sha256) as archive:
             uploads = _uploads(frozen.spec, frozen.archive, archive)
             sealed = Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
@@ -139,7 +140,7 @@ class Submissions:
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """After a crash between send and record: adopt our job by its own name; never a second write."""
-        effects = ReadOnly(get_execution(frozen.spec.service).effects(self.home, caller))
+        effects = ReadOnly(self.executions(frozen.spec.service).effects(self.home, caller))
         error = OutcomeUnknownError(
             f"the daemon stopped while `{frozen.spec.name}` was being submitted",
             hint=f"look for `{frozen.spec.name}` with `aj job show {frozen.spec.identity.id}` before you run it again",
@@ -150,7 +151,7 @@ class Submissions:
 
     def jobs(self, service: str) -> Jobs | None:
         """The remote life of a backend's jobs, None where other tools manage them."""
-        jobs = get_execution(service).jobs
+        jobs = self.executions(service).jobs
         return jobs(self.home) if jobs else None
 
     def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:

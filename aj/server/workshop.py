@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,13 +77,13 @@ class Workshop:
     """The remote life of a service's jobs, None where other tools manage them."""
     freeze: Callable[[Any], Json]
     thaw: Callable[[Json], Any]
-    lease: Callable[[Caller, str], AbstractContextManager[Path]]
-    """Keeps an archive of the caller's store from being collected."""
+    pin: Callable[[Caller, str, Path], None]
+    """Keeps an archive of the caller's store from being collected while a file exists."""
 
 
 def live() -> Workshop:
     """The real one; the build graph and the backends are imported when the first submission needs them."""
-    return Workshop(_submissions, _jobs, _freeze, _thaw, _lease)
+    return Workshop(_submissions, _jobs, _freeze, _thaw, _pin)
 
 
 def _submissions(home: Home, caller: Caller) -> Submissions:
@@ -113,7 +112,7 @@ def _thaw(document: Json) -> Any:
     return frozen_from_json(document)
 
 
-def _lease(caller: Caller, sha256: str) -> AbstractContextManager[Path]:
+def _pin(caller: Caller, sha256: str, witness: Path) -> None:
     from aj.build.store import Store
 
-    return Store(cache_home(caller.env)).lease(sha256)
+    Store(cache_home(caller.env)).pin(sha256, witness)

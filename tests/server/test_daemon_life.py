@@ -161,6 +161,7 @@ def test_the_socket_and_all_files_are_private_whatever_the_umask(world: World) -
         "queue.db-wal": 0o600,
         "queue.db-shm": 0o600,
         "record.jsonl": 0o600,
+        "waiting": 0o700,
     }
     assert [stat.S_IMODE(place.stat().st_mode) for place in places] == [0o700, 0o700]
 
