@@ -1,0 +1,47 @@
+"""Two clients, ten projects, one daemon, any order: each job once, each project's queue in its own order."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+from tests.trust.world import PATIENCE_SECONDS, TrustWorld
+
+Make = Callable[..., TrustWorld]
+
+
+def test_D11_two_clients_ten_projects_one_daemon_random_order(trust: Make) -> None:
+    world = trust()
+    world.client()
+    pid, chance = world.pid(), random.Random(11)
+    projects = [world.new_project(f"p{number}") for number in range(10)]
+    calls = [(project, turn) for project in projects for turn in range(4)]
+    chance.shuffle(calls)
+    answers: list[tuple[int | None, str]] = []
+
+    def one_client(mine: list[tuple[object, int]]) -> None:
+        for project, turn in mine:
+            way = chance.choice([["--queue"], []])
+            argv = ["run", "-t", "double", "-p", "1", *way, "true", str(turn)]
+            code, document = world.aj(*argv, cwd=project, AJ_NAME=f"{project.name}-{turn}").wait()  # type: ignore[attr-defined]
+            answers.append((code, document["status"]))
+
+    threads = [threading.Thread(target=one_client, args=(calls[half::2],)) for half in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 40 and {answer[0] for answer in answers} == {0}, answers
+    for project in projects:
+        client = world.client(project)
+        entries = [client.wait(entry["id"], PATIENCE_SECONDS) for entry in client.queue()]
+        assert [entry["state"] for entry in entries] == ["done"] * 4
+        assert {entry["name"].partition("-")[0] for entry in entries} == {project.name}
+        begun = [(entry["started_at"], entry["finished_at"]) for entry in entries]
+        assert all(later[0] >= earlier[1] for later, earlier in zip(begun, begun[1:], strict=False)), begun
+        assert sorted(record["id"] for record in client.records()) == sorted(entry["id"] for entry in entries)
+    log = (world.remote / "log").read_text().splitlines()
+    sent = [line for line in log if line.startswith("submit ")]
+    assert len(sent) == len(set(sent)) == 40
+    assert world.pid() == pid and world.runtime.log.read_text().count("serves") == 1
