@@ -14,6 +14,7 @@ from fixtures.cases import graph_tasks
 
 ROOT = Path(__file__).parent
 BIN = Path(sys.executable).parent
+(ROOT / "build").mkdir(exist_ok=True)
 DOIT_CONFIG = {"default_tasks": ["lint", "types", "test"], "dep_file": str(ROOT / "build" / "doit.db"), "verbosity": 2}
 
 
@@ -51,7 +52,7 @@ def task_snapshots() -> dict[str, Any]:
     """Rewrite the golden files and check them; review them with `git diff fixtures`."""
     golden = f"{sys.executable} -m pytest -q tests/e2e/test_fixtures_golden.py"
     # The plugin fails each test whose files it rewrote, so the second run is the verdict.
-    rewrite = f"{golden} --snapshot-update --allow-snapshot-deletion -p no:terminal || true"
+    rewrite = f"{golden} --snapshot-update --allow-snapshot-deletion > /dev/null || true"
     return _chore(rewrite, golden, doc="golden files")
 
 
@@ -60,7 +61,11 @@ def task_bench() -> dict[str, Any]:
     return _chore(f"{sys.executable} -m tests.bench", doc="speed and memory as ratios")
 
 
+def task_docs() -> dict[str, Any]:
+    """docs/commands.md from the help texts."""
+    return _chore(f"{sys.executable} docs/generate.py", doc="docs/commands.md from the help texts")
+
+
 def task_graph() -> Iterator[dict[str, Any]]:
     """`graph:<case>:<step>`: the graph that `aj run` executes, for every fixture."""
-    (ROOT / "build").mkdir(exist_ok=True)
     yield from graph_tasks()

@@ -31,8 +31,8 @@ _IGNORED = """\
 _LOCAL = """\
 # yaml-language-server: $schema=../template.schema.json
 #
-# A job on this machine:   aj run -t local python train.py
-# See what would run:      aj plan -t local python train.py
+# A job on this machine:   aj run -t local train.py
+# See what would run:      aj plan -t local train.py
 # All fields:              aj schema template
 #
 # `base` names what this template builds on: `gpu` is gpu.yaml in this folder, `storage.team` is ../storage/team.yaml;
@@ -58,7 +58,7 @@ config:
 """
 
 
-@click.command(cls=Command, examples=("aj init && aj run -t local python --version", "AJ_HOME=jobs aj init"))
+@click.command(cls=Command, examples=("aj init && aj run -t local python3 --version", "AJ_HOME=jobs aj init"))
 @click.pass_obj
 def init(call: Call) -> Answer:
     """Write a first template, an ignore file and the schema that editors use, under AJ_HOME.
@@ -138,4 +138,4 @@ def _show_init(out: Console, home: Home, written: list[Path]) -> None:
         out.line(f"wrote {path}")
     if not written:
         out.say(f"nothing to do: {home.root} has it all")
-    out.say("next: `aj run -t local python --version`")
+    out.say("next: `aj run -t local python3 --version`")

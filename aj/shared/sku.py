@@ -124,8 +124,7 @@ def _conflict(message: str, placeholder: str, where: str) -> ShapeError:
 def resolve_sku(sku: str | Mapping[str, str], nodes: int, processes: int, where: str) -> str:
     """`jobs[0].sku` for a shape: the first range that contains `nodes`, with `{nodes}` and `{processes}` filled in.
 
-    The text is not parsed: what a SKU means is the backend's affair. `ShapeError` for a bad range, none that fits, or
-    another placeholder.
+    `ShapeError` for a bad range, none that fits, or another placeholder.
     """
     values = {"{nodes}": str(nodes), "{processes}": str(processes)}
 

@@ -201,11 +201,19 @@ def test_the_tree_keeps_what_the_job_wrote_and_nothing_else(machine: Machine) ->
     machine.pack({"train.py": b"", "sub/old.txt": b"old"})
     name = machine.submit("mkdir out; cp -p sub/old.txt out/copy.txt; echo new > out/new.txt; rm aj_runner.sh")
     machine.ended(name)
-    node = machine.folder(name) / "node-0"
+    node = machine.folder(name) / "nodes" / "node-0"
     assert eventually(lambda: not (machine.folder(name) / "code.tar.gz").exists() and not list(node.rglob("train.py")))
     assert eventually(
         lambda: sorted(path.name for path in node.rglob("*") if path.is_file()) == ["copy.txt", "new.txt"]
     )
+
+
+def test_the_code_lies_outside_the_project_and_leaves_nothing_when_the_job_wrote_nothing(machine: Machine) -> None:
+    name = machine.submit("pwd -P")
+    machine.ended(name)
+    assert not Path(machine.output(name)["0"].strip()).is_relative_to(machine.home.root.resolve())
+    assert eventually(lambda: not (machine.folder(name) / "nodes").is_symlink())
+    assert not list((Path(machine.effects.caller.env["HOME"]) / ".cache" / "aj" / "nodes").iterdir())
 
 
 def test_the_job_does_not_need_the_store_once_it_runs(machine: Machine) -> None:
@@ -219,11 +227,11 @@ def test_the_job_does_not_need_the_store_once_it_runs(machine: Machine) -> None:
 
 def test_nothing_secret_is_on_the_disk_or_in_a_list_of_processes(machine: Machine) -> None:
     name = machine.submit("until [[ -e /proc/$PPID/stop || -e stop ]]; do sleep 0.1; done", env={"TOKEN": SECRET})
-    assert eventually(lambda: bool(list(machine.folder(name).glob("node-0/aj-*/*/script.*"))))
+    assert eventually(lambda: bool(list(machine.folder(name).glob("nodes/node-0/aj-*/*/script.*"))))
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in machine.pids(name)]
     assert not [command for command in commands if SECRET.encode() in command or b"until" in command]
     assert SECRET.encode() not in Path(f"/proc/{machine.pids(name)[0]}/environ").read_bytes()
-    files = [path for path in machine.folder(name).rglob("*") if path.is_file()]
+    files = [path for path in (machine.folder(name) / "nodes").resolve().rglob("*") if path.is_file()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
     assert machine.folder(name).stat().st_mode & 0o077 == 0
     machine.jobs.cancel(name)
@@ -309,7 +317,11 @@ while :; do sleep 0.2; done
 def _tree_pids(machine: Machine, name: str) -> list[int]:
     def found() -> list[Path]:
         names = {"escaped", "orphan", "grandchild"}
-        return [path for path in machine.folder(name).rglob("*") if path.name in names and path.stat().st_size]
+        return [
+            path
+            for path in (machine.folder(name) / "nodes").resolve().rglob("*")
+            if path.name in names and path.stat().st_size
+        ]
 
     assert eventually(lambda: len(found()) == 3)
     return [int(path.read_text()) for path in found()]
@@ -348,7 +360,7 @@ def test_a_killed_supervisor_is_read_as_a_failure_and_takes_its_processes_along(
 def test_cancel_ends_what_a_killed_supervisor_left(machine: Machine) -> None:
     name = machine.submit("trap '' TERM; while :; do sleep 0.2; done")
     supervisor, member = machine.pids(name)
-    assert eventually(lambda: bool(list(machine.folder(name).glob("node-0/aj-*/*/script.*"))))
+    assert eventually(lambda: bool(list(machine.folder(name).glob("nodes/node-0/aj-*/*/script.*"))))
     os.kill(supervisor, signal.SIGKILL)
     machine.jobs.cancel(name)
     assert eventually(lambda: not alive(member))

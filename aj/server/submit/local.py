@@ -22,12 +22,12 @@ from typing import NoReturn
 from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
 from aj.server.submit import Execution
 from aj.server.submit.local_jobs import LocalJobs, job_folder, read_state
-from aj.server.submit.supervisor import STATE, Order
+from aj.server.submit.supervisor import NODES, STATE, Order
 from aj.shared.clock import now_ns, now_utc
 from aj.shared.errors import SubmissionError
 from aj.shared.jsonio import Json, compact
 from aj.shared.model import Caller, Emit, Event, JobSpec
-from aj.shared.paths import Home, shipped
+from aj.shared.paths import Home, cache_home, shipped
 
 TERM_GRACE_SECONDS = 15
 """From TERM to KILL, for a job that is canceled, out of time or has lost a process."""
@@ -73,6 +73,7 @@ class LocalEffects:
         try:
             # A copy: a second link would change the ctime by which the store knows its file for the one it verified.
             shutil.copyfile(sealed.archive, folder / "code.tar.gz")
+            (folder / NODES).symlink_to(self._nodes(sealed.spec.name))
             with _locked(folder, fcntl.LOCK_EX) as lock:
                 _start_supervisor(self._order(sealed, folder), lock)
         except OSError as error:
@@ -143,6 +144,7 @@ class LocalEffects:
         }
         return Order(
             folder=str(folder),
+            nodes=str(self._nodes(spec.name)),
             archive=str(folder / "code.tar.gz"),
             bootstrap=str(self.bootstrap),
             bash=bash,
@@ -151,6 +153,9 @@ class LocalEffects:
             job=job,
             grace_seconds=self.term_grace_seconds,
         )
+
+    def _nodes(self, name: str) -> Path:
+        return cache_home(self.caller.env) / "nodes" / name
 
     def _machine(self) -> dict[str, str]:
         """PATH ends with aj's own scripts: a `uv` that was installed with aj is found when there is no other."""

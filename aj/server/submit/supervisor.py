@@ -22,6 +22,8 @@ from aj.shared.jsonio import Json, canonical, compact, write_file
 
 STATE = "job.json"
 """The job's state, in its folder; it holds no values of environment variables."""
+NODES = "nodes"
+"""A link in the job's folder to where its nodes have theirs, while there is anything."""
 
 GANG_GRACE = 3
 """Seconds that the other processes have for words of their own when the first has failed."""
@@ -41,6 +43,8 @@ class Order:
 
     folder: str
     """The job's own folder, absolute."""
+    nodes: str
+    """Where each node has its folder: outside every project, so that the code finds no parent that a cluster lacks."""
     archive: str
     bootstrap: str
     bash: str
@@ -108,7 +112,7 @@ def supervise(order: Order, report: BinaryIO) -> None:
     _end_leftovers()
     course = {"status": ending.status, "reason": ending.reason, "exit_code": ending.exit_code, "ended_at": now_utc()}
     _write_state(order, {**state, **course}, members)
-    _tidy(Path(order.folder))
+    _tidy(Path(order.folder), Path(order.nodes))
 
 
 def _start(order: Order) -> tuple[Member, ...]:
@@ -124,8 +128,8 @@ def _start(order: Order) -> tuple[Member, ...]:
     try:
         for rank in range(nodes * per_node):
             node, local_rank = divmod(rank, per_node)
-            place = Path(order.folder, f"node-{node}")
-            place.mkdir(mode=0o700, exist_ok=True)
+            place = Path(order.nodes, f"node-{node}")
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
             ranks = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "NODE_RANK": str(node)}
             ours = {"AJ_WORK_ROOT": str(place), "AJ_TERM_GRACE_SECONDS": str(order.grace_seconds)}
             env = {**order.env, **common, **ranks, **order.payload["env"], **ours}
@@ -255,14 +259,14 @@ def _end_leftovers() -> None:
             return
 
 
-def _tidy(folder: Path) -> None:
+def _tidy(folder: Path, nodes: Path) -> None:
     """Remove the archive, the locks, and every unpacked file that the job did not touch: what stays is what it wrote.
 
     A ctime cannot be set back, so a copy of an old file with its old mtime counts as the job's.
     """
     for name in ("code.tar.gz", "lock"):
         (folder / name).unlink(missing_ok=True)
-    for node in folder.glob("node-*/aj-*/*"):
+    for node in nodes.glob("node-*/aj-*/*"):
         done = node / "code.done"
         unpacked = done.stat().st_ctime_ns if done.exists() else None
         for place, folders, files in os.walk(node, topdown=False):
@@ -272,9 +276,11 @@ def _tidy(folder: Path) -> None:
                         path.rmdir()
                     elif unpacked is None or path.parent == node or path.lstat().st_ctime_ns < unpacked:
                         path.unlink()
-        for empty in (node, node.parent, node.parent.parent):
+        for empty in (node, node.parent, node.parent.parent, nodes):
             with suppress(OSError):
                 empty.rmdir()
+    if not nodes.exists():
+        (folder / NODES).unlink(missing_ok=True)
 
 
 def _write_state(order: Order, state: Mapping[str, Json], members: tuple[Member, ...]) -> None:

@@ -13,7 +13,7 @@ from aj.shared.job.environment import check_string, job_environment
 from aj.shared.job.naming import stable_identity
 from aj.shared.jsonio import Json, at
 from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Shape
-from aj.shared.sku import resolve_sku
+from aj.shared.sku import parse_sku, resolve_sku
 from aj.shared.spec import Description, describe
 from aj.shared.template.template import Template
 
@@ -141,8 +141,12 @@ def _stable_shape(template: Template, shape: Shape) -> dict[str, str]:
 
 
 def _sku(template: Template, shape: Shape) -> str | None:
-    sku = template.get("jobs", 0, "sku")
-    return None if sku is None else resolve_sku(sku, shape.nodes, shape.processes, template.where("jobs", 0, "sku"))
+    sku, where = template.get("jobs", 0, "sku"), template.where("jobs", 0, "sku")
+    if sku is None:
+        return None
+    text = resolve_sku(sku, shape.nodes, shape.processes, where)
+    parse_sku(text, where)  # a typo is refused on every backend, also where the SKU schedules nothing
+    return text
 
 
 def _setup(template: Template) -> tuple[str, ...]:
