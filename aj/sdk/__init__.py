@@ -31,5 +31,5 @@ def connect(root: Path, *, env: Mapping[str, str], start: bool = True, emit: Emi
     if start:
         daemon.ensure(emit)
     else:
-        daemon.info()
+        daemon.greet()
     return client

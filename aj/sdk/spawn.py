@@ -60,6 +60,16 @@ class Daemon:
                     raise _stuck(self.place) from error
             time.sleep(POLL_SECONDS)
 
+    def greet(self) -> None:
+        """`DaemonError` unless the running daemon, of whatever version, understands this one."""
+        found = self.info()
+        oldest, newest = found.get("oldest_protocol", found["protocol"]), found["protocol"]
+        if not oldest <= PROTOCOL <= newest:
+            raise DaemonError(
+                f"the running daemon speaks protocol {oldest} to {newest}, this aj {PROTOCOL}",
+                hint="`aj daemon restart`",
+            )
+
     def ensure(self, emit: Emit = nowhere) -> dict[str, Any]:
         """A running daemon of this very version, started or replaced where that is needed: what it says of itself."""
         make_private(self.place)

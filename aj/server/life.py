@@ -13,7 +13,7 @@ from aj.server.boundary import attempt
 from aj.server.contexts import Contexts
 from aj.shared.clock import monotonic
 from aj.shared.errors import ConflictError
-from aj.shared.fingerprint import PROTOCOL, fingerprint, package
+from aj.shared.fingerprint import OLDEST_PROTOCOL, PROTOCOL, fingerprint, package
 from aj.shared.jsonio import Json
 from aj.shared.runtime import LOG_LIMIT, Runtime, holds, open_log
 
@@ -50,6 +50,7 @@ class Life:
         return {
             "version": __version__,
             "protocol": PROTOCOL,
+            "oldest_protocol": OLDEST_PROTOCOL,
             "fingerprint": self._fingerprint,
             "package": str(package()),
             "pid": os.getpid(),

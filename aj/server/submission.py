@@ -135,7 +135,7 @@ class Submissions:
                 receipt = job_receipt(bring_up_to_date(steps, folder / "receipts.db", emit)["submit"].target)
             except OutcomeUnknownError as error:
                 receipt = self._look_up(frozen, effects, error, emit)
-        write_baseline(folder, frozen.baseline)
+        self._remember(frozen, emit)
         return result_of(frozen, receipt)
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
@@ -146,13 +146,20 @@ class Submissions:
             hint=f"look for `{frozen.spec.name}` with `aj job show {frozen.spec.identity.id}` before you run it again",
         )
         receipt = self._look_up(frozen, effects, error, emit)
-        write_baseline(self._line(frozen.spec), frozen.baseline)
+        self._remember(frozen, emit)
         return result_of(frozen, receipt)
 
     def jobs(self, service: str) -> Jobs | None:
         """The remote life of a backend's jobs, None where other tools manage them."""
         jobs = self.executions(service).jobs
         return jobs(self.home) if jobs else None
+
+    def _remember(self, frozen: Frozen, emit: Emit) -> None:
+        """For later plans: the job exists, whether or not this can be written."""
+        try:
+            write_baseline(self._line(frozen.spec), frozen.baseline)
+        except OSError as error:
+            emit(Event("warning", f"the next plan compares with an older run: {error}"))
 
     def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
         emit(Event("note", f"the answer was lost; looking for `{frozen.spec.name}`"))

@@ -238,6 +238,8 @@ class Worker:
         return frozen, caller_from_json(sealed["caller"])
 
     def _result(self, work: Work, outcome: JobResult | AjError) -> JobResult:
+        if isinstance(outcome, OutcomeUnknownError) and outcome.hint is None:
+            outcome.hint = _way_out(work.record["id"])
         if isinstance(outcome, AjError):
             status: Literal["unknown", "failed"] = "unknown" if isinstance(outcome, OutcomeUnknownError) else "failed"
             return result_of(work.record, status, outcome)
@@ -286,5 +288,9 @@ class Worker:
 def _unknown(entry: Entry, why: AjError) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"outcome unknown: the daemon ended while `{entry.name}` was being submitted ({why.message})",
-        hint=f"begun {entry.started_at}; look with `aj job show {entry.id}` and `aj list` before you run it again",
+        hint=f"begun {entry.started_at}; {_way_out(entry.id)}",
     )
+
+
+def _way_out(job_id: str) -> str:
+    return f"look with `aj job show {job_id}` and `aj list` before you run it again"

@@ -47,6 +47,7 @@ def test_U10_D09_a_lost_answer_is_looked_up_and_told_truly(trust: Make, service:
         if exists:
             (entry,) = (entry for entry in client.queue() if entry["name"].startswith(base))
             assert "adopted" in entry["result"]["note"]
+    world.client().shutdown()
     check_files(world)
 
 
@@ -70,4 +71,5 @@ def test_U10_where_looking_fails_too_the_outcome_is_unknown_and_nothing_is_sent_
     world.client().queue()
     for fault in FAULTS:
         assert len(world.jobs("blind-" + fault.replace(" ", "-"))) == fault.endswith("after")
+    world.client().shutdown()
     check_files(world)

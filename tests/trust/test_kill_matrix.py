@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -36,7 +37,11 @@ def points_of(world: TrustWorld, service: str) -> list[str]:
 
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
-MATRIX = [(service, victim, number) for service in ("double", "local") for victim in ("daemon", "client") for number in (KILL, TERM)]
+MATRIX = [
+    *(("double", victim, number) for victim in ("daemon", "client") for number in (KILL, TERM)),
+    ("local", "daemon", KILL),
+    ("local", "client", TERM),
+]
 
 
 @pytest.mark.parametrize(
@@ -103,17 +108,19 @@ def test_D09_U10_G13_killed_at_random_points(trust: Make, chunk: int, record_pro
     print(f"AJ_KILL_SEED={SEED}")
     world = trust(f"world{chunk}")
     world.client()
-    usual = how_long(world)
+    usual, became = how_long(world), Counter[str]()
     for index in range(RANDOM_POINTS // CHUNKS):
         if chance.random() < 0.3:
             (world.project / "train.py").write_text(f"print({index})\n" * chance.choice([1, 2000]))
         try:
-            one_accident(world, chance, usual, f"case{index}x")
+            became[one_accident(world, chance, usual, f"case{index}x")] += 1
         except AssertionError as error:
             raise AssertionError(f"AJ_KILL_SEED={SEED}, point {index} of chunk {chunk}: {error}") from error
     world.client().shutdown()
     check_files(world)
-    record_property("kill matrix", f"{RANDOM_POINTS // CHUNKS} random points, AJ_KILL_SEED={SEED}")
+    assert len(became) > 1, became
+    ends = ", ".join(f"{count} {end}" for end, count in sorted(became.items()))
+    record_property("kill matrix", f"{RANDOM_POINTS // CHUNKS} random points ({ends}), AJ_KILL_SEED={SEED}")
 
 
 def how_long(world: TrustWorld) -> float:
@@ -123,8 +130,8 @@ def how_long(world: TrustWorld) -> float:
     return (time.monotonic() - began) / 3
 
 
-def one_accident(world: TrustWorld, chance: random.Random, usual: float, base: str) -> None:
-    """One or two deaths at any moment of a submission, direct or queued, and of the recovery from it."""
+def one_accident(world: TrustWorld, chance: random.Random, usual: float, base: str) -> str:
+    """One or two deaths at any moment of a submission, direct or queued, and of the recovery; what became of it."""
     service = "local" if chance.random() < 0.1 else "double"
     world.client()
     aj = world.run(base, service, *(["--queue"] if chance.random() < 0.3 else []))
@@ -132,8 +139,10 @@ def one_accident(world: TrustWorld, chance: random.Random, usual: float, base: s
         time.sleep(chance.random() * usual * 1.2)
         strike(world, aj, chance)
     code, document = aj.wait()
-    check_truth(world, world.client(), base, service)
+    client = world.client()
+    check_truth(world, client, base, service)
     check_answer(world, base, code, document)
+    return next((entry["state"] for entry in client.queue() if entry["name"].startswith(base)), "never accepted")
 
 
 def strike(world: TrustWorld, aj: Aj, chance: random.Random) -> None:

@@ -35,7 +35,8 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 (shutil.copytree if part.is_dir() else shutil.copy)(part, folder / part.name)
         edit(folder / "aj" / "__init__.py", r'__version__ = "0.1.0"', f'__version__ = "{version}"')
     later = found["2.0"] / "aj"
-    edit(later / "shared" / "fingerprint.py", "PROTOCOL = 1", "PROTOCOL = 2")
+    edit(later / "shared" / "fingerprint.py", "\nPROTOCOL = 1", "\nPROTOCOL = 2")
+    edit(later / "shared" / "fingerprint.py", "OLDEST_PROTOCOL = 1", "OLDEST_PROTOCOL = 2")
     edit(later / "server" / "queue.py", '\n)\n"""Script n', '\n    "ALTER TABLE entries ADD COLUMN later TEXT",\n)\n"""Script n')
     return found
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import sqlite3
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,11 +41,13 @@ class Zygote:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
+        self._lock = threading.Lock()
 
     def fork(self, asked: Mapping[str, Any], fds: list[int]) -> int:
         """The new process's id."""
-        socket.send_fds(self._link, [json.dumps(asked).encode()], fds)
-        return int(self._link.recv(100))
+        with self._lock:
+            socket.send_fds(self._link, [json.dumps(asked).encode()], fds)
+            return int(self._link.recv(100))
 
 
 @dataclass(frozen=True, slots=True)
