@@ -35,6 +35,10 @@ def contracts() -> Path:
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """What the kill matrix tried: its numbers are a result, not only its success."""
     for outcome in ("passed", "failed"):
-        tried = [dict(report.user_properties) for report in terminalreporter.getreports(outcome) if report.when == "call"]
+        tried = [
+            dict(report.user_properties) for report in terminalreporter.getreports(outcome) if report.when == "call"
+        ]
         for line in sorted(str(each["kill matrix"]) for each in tried if "kill matrix" in each):
-            terminalreporter.write_line(f"kill matrix: {line}: {'invariants held' if outcome == 'passed' else 'BROKEN'}")
+            terminalreporter.write_line(
+                f"kill matrix: {line}: {'invariants held' if outcome == 'passed' else 'BROKEN'}"
+            )

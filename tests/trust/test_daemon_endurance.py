@@ -79,7 +79,9 @@ def test_it_leaves_when_it_is_idle_and_not_while_somebody_watches(trust: Make) -
 def test_it_survives_the_terminal_that_it_was_started_from(trust: Make) -> None:
     """A client in a session of its own on a terminal, which then hangs up: as when its window is closed."""
     world = trust()
-    script = f"import os\nfrom aj.client.main import main\nmain(['daemon', 'start']); print('up', flush=True); os.read(0, 1)"
+    script = (
+        "import os\nfrom aj.client.main import main\nmain(['daemon', 'start']); print('up', flush=True); os.read(0, 1)"
+    )
     leader, follower = pty.openpty()
     shell = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -96,7 +98,9 @@ def test_it_survives_the_terminal_that_it_was_started_from(trust: Make) -> None:
         said += os.read(leader, 1000)
     daemon = world.pid()
     assert os.getsid(daemon) != os.getsid(shell.pid)
-    assert not any(os.readlink(f"/proc/{daemon}/fd/{fd}").startswith("/dev/pts") for fd in os.listdir(f"/proc/{daemon}/fd"))
+    assert not any(
+        os.readlink(f"/proc/{daemon}/fd/{fd}").startswith("/dev/pts") for fd in os.listdir(f"/proc/{daemon}/fd")
+    )
     os.close(leader)
     shell.kill()
     shell.wait()

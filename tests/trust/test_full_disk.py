@@ -110,7 +110,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("only root can mount a small disk")
     yield folder
@@ -144,4 +146,3 @@ def test_a_really_full_disk_under_project_and_cache(trust: Make, small_disk: Pat
     client.wait(client.queue()[0]["id"], PATIENCE_SECONDS)
     client.shutdown()
     check_files(world)
-

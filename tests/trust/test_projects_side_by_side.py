@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
 from tests.trust.world import PATIENCE_SECONDS, TrustWorld
 
@@ -20,11 +22,11 @@ def test_D11_two_clients_ten_projects_one_daemon_random_order(trust: Make) -> No
     chance.shuffle(calls)
     answers: list[tuple[int | None, str]] = []
 
-    def one_client(mine: list[tuple[object, int]]) -> None:
+    def one_client(mine: list[tuple[Path, int]]) -> None:
         for project, turn in mine:
             way = chance.choice([["--queue"], []])
             argv = ["run", "-t", "double", "-p", "1", *way, "true", str(turn)]
-            code, document = world.aj(*argv, cwd=project, AJ_NAME=f"{project.name}-{turn}").wait()  # type: ignore[attr-defined]
+            code, document = world.aj(*argv, cwd=project, AJ_NAME=f"{project.name}-{turn}").wait()
             answers.append((code, document["status"]))
 
     threads = [threading.Thread(target=one_client, args=(calls[half::2],)) for half in (0, 1)]
@@ -39,7 +41,7 @@ def test_D11_two_clients_ten_projects_one_daemon_random_order(trust: Make) -> No
         assert [entry["state"] for entry in entries] == ["done"] * 4
         assert {entry["name"].partition("-")[0] for entry in entries} == {project.name}
         begun = [(entry["started_at"], entry["finished_at"]) for entry in entries]
-        assert all(later[0] >= earlier[1] for later, earlier in zip(begun, begun[1:], strict=False)), begun
+        assert all(later[0] >= earlier[1] for earlier, later in pairwise(sorted(begun))), begun
         assert sorted(record["id"] for record in client.records()) == sorted(entry["id"] for entry in entries)
     log = (world.remote / "log").read_text().splitlines()
     sent = [line for line in log if line.startswith("submit ")]

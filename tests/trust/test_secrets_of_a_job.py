@@ -17,7 +17,13 @@ GIVEN, WRITTEN = "correct-horse-battery-staple", "tr0ub4dor-and-3"
 
 def keeps(world: TrustWorld) -> Iterator[Path]:
     """Every file of aj: AJ_HOME, cache, runtime folder, logs, what commands printed; not the templates themselves."""
-    for place in (world.root, world.folder / "cache", world.runtime.folder, world.folder / "commands", world.folder / "home"):
+    for place in (
+        world.root,
+        world.folder / "cache",
+        world.runtime.folder,
+        world.folder / "commands",
+        world.folder / "home",
+    ):
         for path in place.rglob("*"):
             if path.is_file() and not path.is_relative_to(world.root / "template"):
                 yield path
@@ -48,7 +54,9 @@ def test_nothing_is_left_of_them_after_success_failure_and_death(trust: Make, se
         options = [*given, *(["--env", f"FAULT={fault}"] if fault else []), *(["--queue"] if base == "queued" else [])]
         aj = world.aj("run", "-t", service, "-p", "1", "--no-follow", *options, "true", AJ_NAME=base, AJ_DEBUG="1")
         assert aj.wait()[0] == code, aj.said()
-    assert world.run("unknown", service, *given, "--env", "FAULT=lost after", "--env", "FAULT_FIND=blind").wait()[0] == 4
+    assert (
+        world.run("unknown", service, *given, "--env", "FAULT=lost after", "--env", "FAULT_FIND=blind").wait()[0] == 4
+    )
     world.aj("plan", "-t", service, "-p", "1", *given, "true").wait()
     for entry in client.queue():
         client.wait(entry["id"], 60)

@@ -28,8 +28,8 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {}
     for version in ("1.0", "2.0"):
         folder = found[version] = tmp_path_factory.mktemp("version")
-        for part in ("aj", "backends", "schemas"):
-            shutil.copytree(PROJECT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("aj", "backends", "schemas"):
+            shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         for part in DOUBLE.iterdir():
             if part.name != "__pycache__":
                 (shutil.copytree if part.is_dir() else shutil.copy)(part, folder / part.name)
@@ -37,7 +37,11 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     later = found["2.0"] / "aj"
     edit(later / "shared" / "fingerprint.py", "\nPROTOCOL = 1", "\nPROTOCOL = 2")
     edit(later / "shared" / "fingerprint.py", "OLDEST_PROTOCOL = 1", "OLDEST_PROTOCOL = 2")
-    edit(later / "server" / "queue.py", '\n)\n"""Script n', '\n    "ALTER TABLE entries ADD COLUMN later TEXT",\n)\n"""Script n')
+    edit(
+        later / "server" / "queue.py",
+        '\n)\n"""Script n',
+        '\n    "ALTER TABLE entries ADD COLUMN later TEXT",\n)\n"""Script n',
+    )
     return found
 
 

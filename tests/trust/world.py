@@ -210,7 +210,8 @@ def check_files(world: TrustWorld) -> None:
             assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
     for target in world.root.glob("build/**/*.json"):
         json.loads(target.read_bytes())
-    for line in (world.root / "record.jsonl").read_text().splitlines() if (world.root / "record.jsonl").exists() else ():
+    journal = world.root / "record.jsonl"
+    for line in journal.read_text().splitlines() if journal.exists() else ():
         json.loads(line)
     database = world.root / "daemon" / "queue.db"
     if database.exists():

@@ -27,10 +27,10 @@ from typing import NoReturn
 DOUBLE = Path(__file__).parents[1] / "e2e" / "double"
 sys.path.insert(0, str(DOUBLE))
 
-import aj.build.engine  # noqa: E402, F401
+import aj.build.engine  # noqa: E402
 import aj.client.main  # noqa: E402
-import aj.client.run  # noqa: E402, F401
-import aj.server.listening  # noqa: E402, F401
+import aj.client.run  # noqa: E402
+import aj.server.listening  # noqa: E402
 from aj.build.effects import Effects, JobReceipt, Receipt, Sealed, Upload  # noqa: E402
 from aj.build.store import Store  # noqa: E402
 from aj.sdk.spawn import Daemon  # noqa: E402
@@ -159,7 +159,7 @@ def import_all() -> None:
 
 def main() -> None:
     worker.RETRY_SECONDS = 0.05
-    Daemon._start = start  # type: ignore[method-assign]
+    setattr(Daemon, "_start", start)  # noqa: B010
     for service in ("double", "local"):
         describe(service), get_execution(service)
     import_all()
