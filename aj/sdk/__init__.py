@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aj.sdk.client import Client
 from aj.shared.model import Emit, JobSpec, nowhere
 
 if TYPE_CHECKING:
+    from aj.sdk.client import Client
     from aj.shared.job.build import Invocation
 
-__all__ = ["Client", "connect", "new_spec"]
+__all__ = ["connect", "new_spec"]
 
 
 def connect(root: Path, *, env: Mapping[str, str], start: bool = True, emit: Emit = nowhere) -> Client:
@@ -23,6 +23,7 @@ def connect(root: Path, *, env: Mapping[str, str], start: bool = True, emit: Emi
     happens: `DaemonNotRunningError` when none runs. `DaemonBusyError` within 5 seconds when one is alive but silent;
     `DaemonError` with the end of its log when it cannot start. `docs/sdk.md` has examples.
     """
+    from aj.sdk.client import Client
     from aj.sdk.spawn import Daemon
 
     daemon = Daemon.of(env)

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aj.sdk.transport import ANSWER_SECONDS, LostError, NotSentError, Transport, server_of
+from aj.sdk.transport import ANSWER_SECONDS, LostError, NotSentError, Transport
 from aj.shared.caller import travels
 from aj.shared.clock import monotonic
 from aj.shared.errors import AjError, ConflictError, DaemonBusyError, DaemonError, DaemonNotRunningError
 from aj.shared.fingerprint import PROTOCOL, fingerprint, package
 from aj.shared.model import Emit, Event, nowhere
-from aj.shared.runtime import Runtime, acquire, check_private, held, make_private, open_log, runtime
+from aj.shared.runtime import Runtime, acquire, check_private, held, make_private, open_log, peer, runtime
 
 START_SECONDS = 20.0
 """From the lock to the first answer, on a machine with much else to do."""
@@ -188,13 +188,13 @@ class Daemon:
             connection.settimeout(ANSWER_SECONDS)
             try:
                 connection.connect(str(self.place.socket))
-                owner = server_of(connection)
+                pid, owner = peer(connection)
             except OSError as error:
                 raise DaemonError(f"the daemon cannot be reached: {error}", where=str(self.place.socket)) from error
-            if owner is None or owner[1] != os.getuid():
-                raise DaemonError("the daemon's process is not known", hint="end it yourself")
-            os.kill(owner[0], signal.SIGKILL)
-            return owner[0]
+            if owner != os.getuid():
+                raise DaemonError(f"the socket is served by user {owner}", where=str(self.place.socket))
+            os.kill(pid, signal.SIGKILL)
+            return pid
 
     def _tail(self, offset: int) -> str:
         try:

@@ -8,9 +8,7 @@ import os
 import signal
 import socket
 import stat
-import struct
 from pathlib import Path
-from typing import Any
 
 import uvicorn  # noqa: TID253
 from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
@@ -20,7 +18,7 @@ from aj.server.contexts import Contexts
 from aj.server.life import Life
 from aj.server.workshop import Workshop
 from aj.shared.errors import DaemonError
-from aj.shared.runtime import Runtime, holds
+from aj.shared.runtime import Runtime, holds, is_at, peer
 
 BACKLOG = 1024
 LINGER_SECONDS = 3
@@ -43,11 +41,11 @@ def serve(place: Runtime, lock: int, workshop: Workshop, idle_seconds: float) ->
         server.force_exit = server.force_exit or life.forced
 
     life.leave = leave
-    life.intact = lambda: holds(lock, place.lock) and _is_at(own, place.socket)
+    life.intact = lambda: holds(lock, place.lock) and is_at(own, place.socket)
     try:
         asyncio.run(_until_left(server, life, listening))
     finally:
-        if _is_at(own, place.socket):
+        if is_at(own, place.socket):
             place.socket.unlink(missing_ok=True)
     if unfinished := contexts.active():
         LOG.warning("left unfinished: %s", unfinished)
@@ -82,14 +80,6 @@ def bind(path: Path) -> socket.socket:
     return listening
 
 
-def peer_uid(connection: Any) -> int:
-    """The user at the other end of a Unix socket."""
-    if hasattr(socket, "SO_PEERCRED"):
-        return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
-    local_peercred = 1  # macOS: at level 0, version and user come first
-    return int(struct.unpack_from("2I", connection.getsockopt(0, local_peercred, 76))[1])
-
-
 class OwnPeers(H11Protocol):
     """Hangs up on every user but ours before a byte is read."""
 
@@ -97,7 +87,7 @@ class OwnPeers(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Ask the kernel who it is."""
-        self.refused = peer_uid(transport.get_extra_info("socket")) != os.getuid()
+        self.refused = peer(transport.get_extra_info("socket"))[1] != os.getuid()
         if self.refused:
             LOG.warning("refused a connection of another user")
             transport.abort()
@@ -148,11 +138,3 @@ async def _tend(life: Life) -> None:
             await asyncio.sleep(1 / TENDS)
             if life.draining:
                 life.drain()
-
-
-def _is_at(own: os.stat_result, path: Path) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aj.server.serve import main
 from aj.server.submit import LogChunk, LogPage
@@ -151,7 +151,7 @@ def _thaw(document: Mapping[str, Any]) -> Frozen:
 
 
 FAKE = Workshop(
-    submissions=lambda home, caller: FolderRemote(home),
+    submissions=lambda home, caller: cast(Any, FolderRemote(home)),
     jobs=lambda home, service: FolderJobs(),
     freeze=lambda frozen: {**to_json(frozen), "spec": spec_to_json(frozen.spec)},
     thaw=_thaw,
