@@ -7,7 +7,6 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from aj.shared.errors import DaemonBusyError
 from aj.shared.model import Event
-from aj.shared.runtime import LOG_LIMIT, held
+from aj.shared.runtime import LOG_LIMIT
 from tests.trust.world import TrustWorld, state_of, until
 
 Make = Callable[..., TrustWorld]
@@ -65,17 +64,6 @@ def test_its_log_is_bounded_while_it_runs(trust: Make) -> None:
     assert {path.stat().st_mode & 0o777 for path in world.runtime.folder.glob("daemon.log*")} == {0o600}
 
 
-def test_it_leaves_when_it_is_idle_and_not_while_somebody_watches(trust: Make) -> None:
-    world = trust()
-    world.client(AJ_IDLE_SECONDS="1", AJ_DEBUG="1", AJ_DEBUG_STOP_AT="note sending")
-    daemon, aj = world.pid(), world.run("slow")
-    until(lambda: state_of(daemon) == "T")
-    os.kill(daemon, signal.SIGCONT)
-    assert aj.wait()[0] == 0
-    until(lambda: not held(world.runtime.lock))
-    assert not world.runtime.socket.exists()
-
-
 def test_it_survives_the_terminal_that_it_was_started_from(trust: Make) -> None:
     """A client in a session of its own on a terminal, which then hangs up: as when its window is closed."""
     world = trust()
@@ -118,19 +106,3 @@ def test_its_umask_does_not_reach_local_jobs(trust: Make) -> None:
     assert made.read_text() == "0022\n"
     assert (made.stat().st_mode & 0o777, Path(f"{made}.d").stat().st_mode & 0o777) == (0o644, 0o755)
     assert client.info()["outstanding"] == 0
-
-
-def test_five_hundred_requests_at_once_are_all_answered(trust: Make) -> None:
-    world = trust()
-    client = world.client()
-    answers: list[object] = []
-
-    def ask() -> None:
-        answers.extend(client.queue() == [] for _ in range(10))
-
-    threads = [threading.Thread(target=ask) for _ in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers == [True] * 500

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -98,6 +99,35 @@ def one_death(world: TrustWorld, service: str, point: str, victim: str, number: 
     else:
         world.kill_daemon(signal.SIGTERM)
     assert not world.runtime.socket.exists() and not held(world.runtime.lock)
+
+
+def stopped(pid: int) -> bool:
+    return state_of(pid) == "T"
+
+
+RECOVERY = ["note the answer was lost", "executed", "finished", "recorded", "ended"]
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["the remote took it", "the remote did not"])
+def test_D09_U10_killed_again_at_every_point_of_the_recovery(trust: Make, taken: bool, record_property: Note) -> None:
+    world = trust()
+    for point in RECOVERY:
+        base = f"case{time.monotonic_ns()}"
+        world.client(AJ_DEBUG="1", AJ_DEBUG_STOP_AT="note sent" if taken else "note sending")
+        daemon, aj = world.pid(), world.run(base, "double", "--queue")
+        until(partial(stopped, daemon))
+        os.kill(daemon, signal.SIGKILL)
+        aj.wait()
+        world.client(AJ_DEBUG="1", AJ_DEBUG_STOP_AT=point)
+        daemon, aj = world.pid(), world.aj("queue", "list")
+        until(partial(stopped, daemon))
+        os.kill(daemon, signal.SIGKILL)
+        aj.wait()
+        check_truth(world, world.client(), base)
+        assert len(world.jobs(base)) == taken
+        world.kill_daemon(signal.SIGTERM)
+    check_files(world)
+    record_property("kill matrix", f"{len(RECOVERY)} points of a recovery, double, SIGKILL of the daemon")
 
 
 def check_answer(world: TrustWorld, base: str, code: int | None, document: dict[str, object]) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
+from aj.shared.errors import NotFoundError
 from tests.trust.world import PATIENCE_SECONDS, TrustWorld
 
 Make = Callable[..., TrustWorld]
@@ -47,3 +50,17 @@ def test_D11_two_clients_ten_projects_one_daemon_random_order(trust: Make) -> No
     sent = [line for line in log if line.startswith("submit ")]
     assert len(sent) == len(set(sent)) == 40
     assert world.pid() == pid and world.runtime.log.read_text().count("serves") == 1
+
+
+def test_jobs_logs_and_events_of_another_project_cannot_be_reached(trust: Make) -> None:
+    world = trust()
+    code, document = world.run("mine", "local").wait()
+    assert code == 0
+    ours, theirs = world.client(), world.client(world.new_project("other"))
+    name, ticket, root = document["azure_name"], document["ticket"], world.root
+    assert ours.job(name)["azure_name"] == name and ours.wait(ticket, PATIENCE_SECONDS)["state"] == "done"
+    for ref in (name, document["id"], ticket, f"../../../project/.azure_jobs/logs/{name}", f"{root}/logs/{name}"):
+        for ask in (theirs.job, theirs.job_logs, theirs.cancel_job, theirs.ticket, theirs.cancel_ticket, theirs.wait):
+            with pytest.raises(NotFoundError):
+                ask(ref)
+    assert theirs.jobs() == theirs.queue() == theirs.records() == []
