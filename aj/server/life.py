@@ -112,7 +112,7 @@ class Life:
     async def tick(self) -> None:
         """Now and then: bounded log, idle projects closed, and whether it is time to leave."""
         if holds(2, self._place.log) and os.fstat(2).st_size > LOG_LIMIT:
-            self._turn_log()
+            attempt(self._turn_log)
         busy = await self.within(self.quick, lambda: attempt(self._tidy))
         idle = busy is False and not self._requests and not self._tasks
         if self.draining or not self.intact() or (idle and monotonic() - self._used > self._idle_seconds):

@@ -70,7 +70,7 @@ def _start_logging(env: Mapping[str, str]) -> None:
         raise ConfigError(f"AJ_LOG_LEVEL `{level}` is no level", hint="DEBUG, INFO, WARNING or ERROR")
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     logging.getLogger("aj").setLevel(level)
-    if level == "DEBUG" and (point := env.get("AJ_DEBUG_STOP_AT")):
+    if env.get("AJ_DEBUG") == "1" and (point := env.get("AJ_DEBUG_STOP_AT")):
         logging.getLogger("aj.points").addHandler(StopAt(point))
 
 

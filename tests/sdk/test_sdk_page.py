@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,19 @@ def test_every_test_that_the_page_of_promises_names_exists() -> None:
     written = "\n".join(path.read_text() for path in (PROJECT / "tests").rglob("test_*.py"))
     missing = [name for name in named if not re.search(rf"^def {name}\(", written, re.MULTILINE)]
     assert len(named) > 40 and missing == []
+
+
+def test_the_walk_through_the_queue_is_as_it_is_shown(here: Path) -> None:
+    (here / "train.py").write_text("print('trained')\n")
+    shown = re.findall(r"^\$ aj (.*)", (PROJECT / "docs" / "queue.md").read_text(), re.MULTILINE)
+    codes, ticket = [], ""
+    for line in shown:
+        argv = [sys.executable, "-m", "aj", *re.sub(r"q-\w{8}", ticket, line).split()]
+        done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PROJECT)})
+        codes.append(done.returncode)
+        ticket = ticket or done.stdout.split()[-1]
+    assert len(ticket) == 10 and codes == [0, 0, 0, 0, 1], done.stderr
+    assert f"`{ticket}` is done, only pending entries can be canceled" in done.stderr
 
 
 def test_every_command_and_state_of_the_queues_page_exists() -> None:

@@ -106,3 +106,9 @@ def test_its_umask_does_not_reach_local_jobs(trust: Make) -> None:
     assert made.read_text() == "0022\n"
     assert (made.stat().st_mode & 0o777, Path(f"{made}.d").stat().st_mode & 0o777) == (0o644, 0o755)
     assert client.info()["outstanding"] == 0
+
+
+def test_the_switch_that_stops_it_for_tests_is_off_in_normal_use(trust: Make) -> None:
+    world = trust()
+    world.client(AJ_DEBUG_STOP_AT="accepted", AJ_LOG_LEVEL="DEBUG")
+    assert world.run("normal").wait()[0] == 0
