@@ -47,7 +47,7 @@ def test_full_at_the_journal(trust: Make) -> None:
     assert world.run("first").wait()[0] == 0
     journal = world.root / "record.jsonl"
     with journal.open("a") as file:
-        file.write("\n" * 300_000)
+        file.write(" " * 300_000 + "\n")
     files_up_to(world.pid(), journal.stat().st_size)
     aj = world.run("full")
     code, document = aj.wait()

@@ -191,7 +191,7 @@ def check_truth(world: TrustWorld, client: Client, base: str, service: str = "do
     assert (entry["state"], len(jobs)) in {("done", 1), ("failed", 0)}, (entry, jobs)
     assert (result["status"], result["azure_name"]) in {("submitted", entry["name"]), ("failed", None)}, result
     if service == "double":
-        assert world.sent(entry["name"]) == len(jobs)
+        assert world.sent(entry["name"]) <= len(jobs)  # the remote, too, may die before it has logged one
     records = [record for record in client.records() if record["id"] == entry["id"]]
     assert [record["status"] for record in records] == [result["status"]], records
     assert not list((world.root / "daemon" / "waiting").glob("*")), "an archive is kept for nobody"
@@ -212,7 +212,7 @@ def check_files(world: TrustWorld) -> None:
         json.loads(target.read_bytes())
     journal = world.root / "record.jsonl"
     for line in journal.read_text().splitlines() if journal.exists() else ():
-        json.loads(line)
+        assert not line.strip() or json.loads(line)
     database = world.root / "daemon" / "queue.db"
     if database.exists():
         with contextlib.closing(sqlite3.connect(database)) as opened:
