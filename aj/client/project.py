@@ -8,11 +8,12 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Command, Group, UsageError
-from aj.client.config import change_config, read_config
+from aj.client.config import change_config
 from aj.client.console import Answer, Console
 from aj.client.options import complete_template
 from aj.client.show import show_fields
-from aj.shared.errors import NotFoundError
+from aj.shared.config import read_config
+from aj.shared.errors import ChildError, NotFoundError
 from aj.shared.jsonio import Json, write_file
 from aj.shared.paths import Home, shipped
 
@@ -58,16 +59,44 @@ config:
 """
 
 
-@click.command(cls=Command, examples=("aj init && aj run -t local python3 --version", "AJ_HOME=jobs aj init"))
+_AMLT = """\
+# yaml-language-server: $schema=../template.schema.json
+#
+# A job that amlt submits:   aj run --amlt -t amlt python3 train.py
+# What amlt would get:       aj run --amlt -d -t amlt python3 train.py
+#
+# Fields have amlt's names. Write a single `$`: aj doubles it for amlt.
+base: null
+
+config:
+  target:
+    service: local              # as `amlt target list` has it, such as sing, aml or volcano
+    # name: my-cluster
+    gpus_per_node: 1            # what `-p` says otherwise
+  environment:
+    image: pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime
+  jobs:
+    - sku: G{processes}         # aj adds the number of nodes
+      instance_count: 1         # what `-n` says otherwise
+"""
+_VERSION_SECONDS = 60
+
+
+@click.command(
+    cls=Command, examples=("aj init && aj run -t local python3 --version", "AJ_HOME=jobs aj init", "aj init amlt")
+)
+@click.argument("what", required=False, metavar="[amlt]", type=click.Choice(["amlt"]))
 @click.pass_obj
-def init(call: Call) -> Answer:
+def init(call: Call, what: str | None) -> Answer:
     """Write a first template, an ignore file and the schema that editors use, under AJ_HOME.
 
-    What exists is never changed. It asks nothing and needs no network.
+    `aj init amlt` looks for amlt too, and writes a template for it. What exists is never changed. It asks nothing and
+    needs no network.
     """
     home = call.home
+    name, text = ("amlt", _AMLT) if what else ("local", _LOCAL)
     files = {
-        home.templates / "local.yaml": _LOCAL.encode(),
+        home.templates / f"{name}.yaml": text.encode(),
         home.root / ".gitignore": _IGNORED.encode(),
         home.root / EDITOR_SCHEMA: editor_schema(),
     }
@@ -81,7 +110,27 @@ def init(call: Call) -> Answer:
         "written": [str(path) for path in written],
         "kept": [str(path) for path in files if path not in written],
     }
-    return Answer(document, lambda out: _show_init(out, home, written))
+    if what:
+        call.console.say(f"found {_amlt_version(call)}")
+    return Answer(document, lambda out: _show_init(out, home, written, name))
+
+
+def _amlt_version(call: Call) -> str:
+    import shutil
+    import subprocess
+
+    from aj.shared.job.amlt import MISSING
+
+    program = shutil.which("amlt", path=call.env.get("PATH"))
+    if program is None:
+        raise ChildError("`amlt` is not on PATH", where="aj init amlt", hint=MISSING)
+    try:
+        ran = subprocess.run(
+            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ChildError(f"`{program} --version` does not work: {error}", where="aj init amlt", hint=MISSING) from error
+    return f"{ran.stdout.decode('utf-8', 'replace').strip()} at {program}"
 
 
 @click.group(cls=Group)
@@ -133,9 +182,10 @@ def editor_schema() -> bytes:
     return (shipped("schemas") / EDITOR_SCHEMA).read_bytes()
 
 
-def _show_init(out: Console, home: Home, written: list[Path]) -> None:
+def _show_init(out: Console, home: Home, written: list[Path], name: str) -> None:
     for path in written:
         out.line(f"wrote {path}")
     if not written:
         out.say(f"nothing to do: {home.root} has it all")
-    out.say("next: `aj run -t local python3 --version`")
+    way = "--amlt " if name == "amlt" else ""
+    out.say(f"next: `aj run {way}-t {name} python3 --version`")

@@ -11,10 +11,19 @@ import click
 from aj.client.call import Call
 from aj.client.commands import Command, UsageError
 from aj.client.console import Answer, Console
-from aj.client.options import COMMAND_SETTINGS, SECTIONS, JobWords, build, fresh_identity, job_options, job_words
+from aj.client.options import (
+    COMMAND_SETTINGS,
+    SECTIONS,
+    JobWords,
+    amlt_option,
+    build,
+    fresh_identity,
+    job_options,
+    job_words,
+)
 from aj.client.submit import Submission, document_of, failed
 from aj.shared.clock import new_id
-from aj.shared.errors import AjError, UnknownServiceError
+from aj.shared.errors import AjError
 
 if TYPE_CHECKING:
     from aj.shared.model import JobSpec
@@ -29,20 +38,21 @@ class Ways:
     queue: bool
     follow: bool | None
     """None: as the backend does."""
-    amlt: bool
+    via: str | None
 
 
 @click.command(
     cls=Command,
     context_settings=COMMAND_SETTINGS,
     options_metavar="[OPTIONS]",
-    sections={**SECTIONS, "How": ("dry_run", "plan_file", "queue", "follow", "amlt")},
+    sections={**SECTIONS, "How": ("dry_run", "plan_file", "queue", "follow", "via")},
     examples=(
         "aj run -t local python train.py --lr 1e-3",
         "aj run -t gpu -n 4 -p 8 --ppn 8 train.py        # an existing .py runs as `uv run train.py`",
         "aj run -t gpu -d train.py                       # write and show the YAML, submit nothing",
         "aj run -t gpu --queue train.py                  # return a ticket at once",
         "aj plan -t gpu -o .azure_jobs/gpu.plan train.py && aj run --plan .azure_jobs/gpu.plan",
+        "aj run -t gpu --amlt train.py                   # let `amlt` pack and submit it",
         "AJ_NAME=pretrain aj run -t gpu train.py         # name the job",
         "aj run -t local -- --odd-program -x             # a COMMAND that begins with a dash",
     ),
@@ -64,7 +74,7 @@ class Ways:
     default=None,
     help="Show the job's output to its end. Local jobs are followed unless you say no.",
 )
-@click.option("--amlt", is_flag=True, help="Submit by `amlt run`: not part of this version.")
+@amlt_option
 @click.pass_obj
 def run(call: Call, /, **options: Any) -> Answer:
     """Build a job from a template, these options and COMMAND, and submit it.
@@ -88,12 +98,6 @@ def run(call: Call, /, **options: Any) -> Answer:
 
 
 def _refuse_contradictions(words: JobWords, ways: Ways) -> None:
-    if ways.amlt:
-        raise UnknownServiceError(
-            "the amlt backend is not part of this version",
-            where="--amlt",
-            hint="`aj run -d` writes the amlt-shaped YAML, which you can give to `amlt run` yourself",
-        )
     if ways.plan_file and words.given():
         hint = "leave COMMAND and the job's options out"
         raise UsageError("a saved plan already says what to run", where="--plan", hint=hint)
@@ -102,6 +106,8 @@ def _refuse_contradictions(words: JobWords, ways: Ways) -> None:
         ("-d", "--plan", ways.dry_run and ways.plan_file),
         ("-d", "--follow", ways.dry_run and ways.follow),
         ("--queue", "--follow", ways.queue and ways.follow),
+        ("--amlt", "--follow", ways.via and ways.follow),
+        ("--amlt", "--plan", ways.via and ways.plan_file),
     ):
         if both:
             raise UsageError(f"`{one}` and `{other}` exclude each other", where="aj run", hint="leave one of them out")
@@ -113,20 +119,22 @@ def _spec(call: Call, words: JobWords, ways: Ways, aj_id: str) -> tuple[JobSpec,
         from aj.client.saved import read_saved
 
         return read_saved(call.home, Path(ways.plan_file), aj_id)
-    built = build(call, words, fresh_identity(call, words, aj_id))
+    built = build(call, words, fresh_identity(call, words, aj_id), ways.via)
     for notice in built.warnings:
         call.console.warn(notice)
     return built.spec, None
 
 
 def _dry_run(call: Call, spec: JobSpec) -> Answer:
-    from aj.shared.job.amlt import amlt_document
+    from aj.shared.job.amlt import amlt_document, with_code
     from aj.shared.jsonio import write_file
     from aj.shared.redact import redact, secret_names
     from aj.shared.yaml import dump
 
-    config = amlt_document(spec)
     path = call.home.dryrun / f"{spec.identity.id}.yaml"
+    config = amlt_document(spec)
+    if spec.via:
+        config = with_code(config, path, call.cwd, call.home)
     write_file(path, dump(config).encode("utf-8", "surrogatepass"))
     hidden = secret_names(spec)
     shown = redact(config, hidden)

@@ -154,9 +154,10 @@ class Worker:
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
         work.passes("frozen")
-        write_file(self._witnesses / work.ticket, b"")
-        workshop.pin(caller, frozen.archive.sha256, self._witnesses / work.ticket)
-        work.passes("pinned")
+        if frozen.archive is not None:
+            write_file(self._witnesses / work.ticket, b"")
+            workshop.pin(caller, frozen.archive.sha256, self._witnesses / work.ticket)
+            work.passes("pinned")
         work.record = with_frozen(work.record, frozen, caller)
         sealed = {"frozen": workshop.freeze(frozen), "caller": to_json(caller)}
         with self._guard:

@@ -122,3 +122,14 @@ def test_code_stats_why_names_the_rule(here: Here, project: Any) -> None:
     assert document["rule"].startswith(".codeignore:2")
     assert here("--json", "code", "stats", "--why", "train.py").document()["packed"] is True
     assert "data/x.bin stays here" in here("code", "stats", "--why", "data/x.bin").out
+
+
+def test_a_snapshot_takes_the_shape_that_a_SKU_fixes(here: Here, project: Any) -> None:
+    text = "base:\nconfig:\n  target: {service: sing}\n  environment: {image: a/b}\n  jobs: [{sku: 2xG8-A100}]\n"
+    project.template("gpu", text)
+    assert here("snapshot", "update").code == 0
+    document = json.loads((project.home / "snapshots" / "gpu.json").read_text())
+    assert document["assumed"] == {"nodes": 2, "processes": 8}
+    wanted = document["payload"]["properties"]["resources"]["properties"]["AISuperComputer"]
+    assert (wanted["instanceCount"], wanted["instanceType"]) == (2, "Singularity.symbolic")
+    assert here("snapshot", "check").code == 0

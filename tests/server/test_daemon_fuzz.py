@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from aj.shared.spec import spec_to_json
 
 WHOLE = schemathesis.openapi.from_path(Path(__file__).parents[2] / "schemas" / "openapi.yaml")
-DOCUMENT = WHOLE.exclude(path="/v1/shutdown")
-"""Without what would end the daemon."""
+DOCUMENT = WHOLE.exclude(path="/v1/shutdown").exclude(path="/v1/azure/{topic}")
+"""Without what would end the daemon, and what would ask the real Azure."""
 FREE = ("setup", "command", "argv", "ignore", "description", "extra", "timeout_seconds", "image", "sku", "storage")
 """Parts of a job that may be anything of their type."""
 World = Any
