@@ -15,7 +15,7 @@ from aj.shared.errors import AjError, InputError, InterruptedByUser, OutcomeUnkn
 from aj.shared.jsonio import Json
 
 if TYPE_CHECKING:
-    from aj.sdk import Client
+    from aj.sdk.client import Client
     from aj.shared.model import JobSpec, Status
 
 COMPLETED = "Completed"

@@ -79,6 +79,11 @@ ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""
 
 
+def services() -> list[str]:
+    """All that are registered."""
+    return sorted({*_BUILT_IN, *_third_party()})
+
+
 def configured_services(home: Home) -> list[str]:
     """The services whose jobs a project can see by its configuration alone."""
     return [service for service in ("aml",) if get_execution(service).configured(home)]
@@ -89,7 +94,7 @@ def get_execution(service: str) -> Execution:
     """The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
     target = _BUILT_IN.get(service) or _third_party().get(service)
     if target is None:
-        known = ", ".join(f"`{name}`" for name in sorted({*_BUILT_IN, *_third_party()}))
+        known = ", ".join(f"`{name}`" for name in services())
         raise UnknownServiceError(f"no execution for service `{service}`", hint=f"the registered services are {known}")
     module, _, name = target.partition(":")
     execution = getattr(import_module(module), name)
