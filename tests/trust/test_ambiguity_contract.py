@@ -15,7 +15,7 @@ HERE = ("double", "local")
 ELSEWHERE = {
     "aml": "tests/aml/test_aml_submit.py",
     "sing": "tests/aml/test_aml_submit.py",
-    "volcano": "tests/volcano/test_volcano_submit.py",
+    "volcano": "tests/server/test_volcano_submit.py",
     "amlt": "tests/client/test_cli_amlt.py",
 }
 """Services whose remote needs a simulator → the tests that prove the same cases with it."""
