@@ -18,7 +18,7 @@ from aj.shared.errors import InterruptedByUser
 from aj.shared.model import Notice, to_json
 
 if TYPE_CHECKING:
-    from aj.sdk import Client
+    from aj.sdk.client import Client
 
 _COLUMNS = ("azure_name", "status", "backend", "nodes", "created_at", "ended_at")
 LISTED = 50
