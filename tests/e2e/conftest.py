@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aj.build.store import Store
+from aj.server import submit
 from aj.server.submission import Submissions
 from aj.shared import spec as registry
 from aj.shared.job.build import Invocation, build_spec
@@ -23,12 +24,15 @@ DOUBLE = Path(__file__).parent / "double"
 def double_backend() -> Iterator[None]:
     """`service: double` is registered by its entry points, as a third party's package would be."""
     sys.path.insert(0, str(DOUBLE))
-    registry._third_party.cache_clear()
-    registry.describe.cache_clear()
+    _forget_registrations()
     yield
     sys.path.remove(str(DOUBLE))
-    registry._third_party.cache_clear()
-    registry.describe.cache_clear()
+    _forget_registrations()
+
+
+def _forget_registrations() -> None:
+    for remembered in (registry._third_party, registry.describe, submit._third_party, submit.get_execution):
+        remembered.cache_clear()
 
 
 class Project:

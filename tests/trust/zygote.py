@@ -31,7 +31,7 @@ import aj.build.engine  # noqa: E402
 import aj.client.main  # noqa: E402
 import aj.client.run  # noqa: E402
 import aj.server.listening  # noqa: E402
-from aj.build.effects import Effects, JobReceipt, Receipt, Sealed, Upload  # noqa: E402
+from aj.build.effects import Effects, JobReceipt, Receipt, Sealed, Unseen, Upload  # noqa: E402
 from aj.build.store import Store  # noqa: E402
 from aj.sdk.spawn import Daemon  # noqa: E402
 from aj.server import submission, worker  # noqa: E402
@@ -56,7 +56,7 @@ class Faulty:
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         return self.inner.facts(spec, emit)
 
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         return self.inner.present(upload, facts)
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
@@ -76,10 +76,10 @@ class Faulty:
             _strike(fault)
         return receipt
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         if spec.env.get("FAULT_FIND") == "blind":
             raise SubmissionError("the network is down")
-        return self.inner.find(spec)
+        return self.inner.find(spec, facts)
 
 
 def _strike(fault: str) -> NoReturn:
