@@ -33,6 +33,8 @@ from aj.shared.paths import Home
 
 FRESH_SECONDS = 3600
 """Facts that are older are read again; a refused submission forgets them at once."""
+Found = Mapping[str, "dict[str, Json] | None"]
+"""Path → the resource, None where there is none."""
 GUESSED = 4
 """So many workspaces are read whole before it is known which one has the compute; of more, the compute first."""
 STORE = "workspaceblobstore"
@@ -53,17 +55,9 @@ def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
 def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
     """Ask Azure; errors list the candidates when a name is missing or ambiguous."""
     wanted, read_ns, image = place_of(spec), now_ns(), _image(spec)
-    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="facts") as pool:
-        look: Look = cache(lambda path: pool.submit(arm.look, path))
-        rows = candidates(home, wanted, arm)
-        for row in rows:
-            for path in _needed(row, spec, image) if len(rows) <= GUESSED else machine_paths(row, wanted):
-                look(path)
-        where = the_one(rows, wanted, arm, look)
-        asked = [(path, look(path)) for path in _needed(where, spec, image)]
-        found = {path: answer.result() for path, answer in asked}
-    environment, machines = environment_path(where, image), next(iter(machine_paths(where, wanted)), None)
-    workspace, store, version = (found[path] for path in (where, f"{where}/datastores/{STORE}", environment))
+    where, found = _read(home, spec, arm, image)
+    machines = next(iter(machine_paths(where, wanted)), None)
+    workspace, store = found[where], found[f"{where}/datastores/{STORE}"]
     if workspace is None:
         raise NotFoundError(f"no workspace `{last_of(where)}`", where=where, hint=seen(arm))
     if machines and found[machines] is None:
@@ -74,6 +68,43 @@ def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
         )
     if store is None:
         raise NotFoundError(f"the workspace `{last_of(where)}` has no `{STORE}`", where=where)
+    missing = _missing(where, spec, found, arm, emit)
+    facts = {
+        "workspace": {
+            "id": where,
+            "location": workspace.get("location") or "",
+            "discovery": str(workspace["properties"].get("discoveryUrl") or "").rstrip("/").removesuffix("/discovery"),
+        },
+        "environment": {"id": environment_path(where, image)},
+        "store": _store(store["properties"], workspace["properties"], arm),
+        "mounts": {mount.name: datastore_name(mount) for mount in spec.storage},
+    }
+    if isinstance(spec.backend_spec, AmlOpts):
+        facts["compute"] = _compute(found[machines or ""] or {}, spec.backend_spec, emit)
+    else:
+        facts["identity"] = _attached(workspace, identity_of(spec))
+    return Known(facts, read_ns, missing)
+
+
+def _read(home: Home, spec: JobSpec, arm: Arm, image: str) -> tuple[str, Found]:
+    """The workspace, and what is there of all that the job refers to, asked for side by side."""
+    wanted = place_of(spec)
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="facts") as pool:
+        look: Look = cache(lambda path: pool.submit(arm.look, path))
+        rows = candidates(home, wanted, arm)
+        for row in rows:
+            for path in _needed(row, spec, image) if len(rows) <= GUESSED else machine_paths(row, wanted):
+                look(path)
+        where = the_one(rows, wanted, arm, look)
+        asked = [(path, look(path)) for path in _needed(where, spec, image)]
+        return where, {path: answer.result() for path, answer in asked}
+
+
+def _missing(where: str, spec: JobSpec, found: Found, arm: Arm, emit: Emit) -> dict[str, Json]:
+    """What must be registered: path → body; `ConflictError` when something else is there."""
+    image = _image(spec)
+    environment = environment_path(where, image)
+    version = found[environment]
     missing: dict[str, Json] = {}
     if version is None:
         missing[environment] = {"properties": {"image": image, "osType": "Linux"}}
@@ -87,21 +118,7 @@ def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
             emit(Event("note", f"the datastore of `{mount.name}` is not there yet; it is registered with the job"))
         else:
             _check_datastore(found[path] or {}, mount, path)
-    facts = {
-        "workspace": {
-            "id": where,
-            "location": workspace.get("location") or "",
-            "discovery": str(workspace["properties"].get("discoveryUrl") or "").rstrip("/").removesuffix("/discovery"),
-        },
-        "environment": {"id": environment},
-        "store": _store(store["properties"], workspace["properties"], arm),
-        "mounts": {mount.name: datastore_name(mount) for mount in spec.storage},
-    }
-    if isinstance(spec.backend_spec, AmlOpts):
-        facts["compute"] = _compute(found[machines or ""] or {}, spec.backend_spec, emit)
-    else:
-        facts["identity"] = _attached(workspace, identity_of(spec))
-    return Known(facts, read_ns, missing)
+    return missing
 
 
 def place_of(spec: JobSpec) -> Place:
