@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from aj.build.beneath import open_root, shown, spellings
+from aj.build.beneath import opened_root, parents, spellings
 from aj.build.links import Link, resolve
 from aj.build.remarks import named, remark_notices
 from aj.build.rules import HOME_RULE, Exclusions, exclusions
@@ -21,12 +21,11 @@ from aj.build.scan import Entry, Plain, Scan, Skip
 from aj.build.statcache import StatCache
 from aj.shared.errors import CodeError, NotFoundError
 from aj.shared.model import Emit, Notice
-from aj.shared.paths import Home
+from aj.shared.paths import Home, shown
 
 __all__ = ["Entry", "Explanation", "Generated", "Selection", "Skip", "explain", "select", "tree_digest"]
 
 _TREE_FORMAT = b"aj tree 1\0"
-_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +72,22 @@ def select(
     `CodeError` names all files that cannot be read and all links that leave `root`.
     """
     rules = exclusions(root, home, ignore)
-    scan = _scan(root, rules, cache, emit)
+    with opened_root(root) as top:
+        scan = Scan(top, rules, cache, emit)
+        scan.run()
     links, notices = _links(root, rules, scan)
     cache.keep(scan.folders)
     loose = {entry.path: entry for entry in (*scan.entries, *links)}
     notices += _add_generated(loose, generated, scan)
-    notices += _special_notices(scan.special)
     notices += remark_notices(sorted(scan.remarked))
-    tree = _tree(scan.plain, loose.values())
+    tree = _tree(scan.plain, loose.values(), cache)
     skipped = tuple(sorted(scan.skipped, key=attrgetter("path")))
     return Selection(root, _Entries(scan.plain, loose.values()), skipped, tuple(notices), tree)
 
 
 def tree_digest(entries: Iterable[Entry]) -> str:
     """The digest of a whole tree, in any order: SHA-256 over each folder's path and the digest of what is in it."""
-    return _tree({}, entries)
+    return _tree({}, entries, StatCache())
 
 
 def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explanation:
@@ -133,11 +133,10 @@ class _Entries(Sequence[Entry]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._all == tuple(other)
 
-    def __hash__(self) -> int:
-        return hash(self._all)
+    __hash__ = None  # type: ignore[assignment]
 
 
-def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry]) -> str:
+def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry], cache: StatCache) -> str:
     groups: dict[bytes, list[Entry]] = {}
     for entry in loose:
         groups.setdefault(entry.path.rpartition(b"/")[0], []).append(entry)
@@ -146,7 +145,7 @@ def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry]) -> str:
         if folder in groups:
             groups[folder] += part.entries()
         else:
-            totals[folder] = part.memo.total or part.memo.note_total(_total(part.entries()))
+            totals[folder] = part.memo.total or cache.total(part.memo, _total(part.entries()))
     totals.update((folder, _total(group)) for folder, group in groups.items())
     return sha256(_TREE_FORMAT + b"".join(folder + b"\0" + totals[folder] for folder in sorted(totals))).hexdigest()
 
@@ -159,36 +158,18 @@ def _total(entries: Iterable[Entry]) -> bytes:
     return sha256(b"".join(records)).digest()
 
 
-def _scan(root: Path, rules: Exclusions, cache: StatCache, emit: Emit) -> Scan:
-    try:
-        top = open_root(root)
-    except OSError as error:
-        raise CodeError(
-            f"the code folder cannot be read: {error.strerror}", where=str(root), hint="run aj where your code is"
-        ) from None
-    try:
-        scan = Scan(top, rules, cache, emit)
-        scan.run()
-        return scan
-    finally:
-        os.close(top)
-
-
 def _links(root: Path, rules: Exclusions, scan: Scan) -> tuple[list[Entry], list[Notice]]:
     """The links as entries; `CodeError` names those that leave the tree."""
     links = resolve(root, scan.links)
     for link in [link for link in links if link.leads_to is None and link.path in rules.homes]:
         links.remove(link)
         scan.skipped.append(Skip(link.path, "aj's own state lies elsewhere", str(HOME_RULE)))
-    if leaving := [link for link in links if link.leads_to is None]:
-        arrows = [f"`{shown(link.path)}` -> `{shown(scan.links[link.path])}`" for link in leaving[:_LISTED]]
-        more = f" and {len(leaving) - _LISTED} more" if len(leaving) > _LISTED else ""
+    if leaving := [link.path for link in links if link.leads_to is None]:
+        what = "a link leaves" if len(leaving) == 1 else f"{len(leaving)} links leave"
         raise CodeError(
-            f"{'a link leaves' if len(leaving) == 1 else f'{len(leaving)} links leave'} the code folder: "
-            + ", ".join(arrows)
-            + more,
-            where=shown(leaving[0].path),
-            hint=f"list it in `.amltignore` as `/{shown(leaving[0].path)}`, or copy what it points to into the folder",
+            f"{what} the code folder: {named([path + b'` -> `' + scan.links[path] for path in leaving])}",
+            where=shown(leaving[0]),
+            hint=f"list it in `.amltignore` as `/{shown(leaving[0])}`, or copy what it points to into the folder",
         )
     notices = [notice for link in links for notice in _link_notices(root, rules, link, scan.links[link.path])]
     return [_link_entry(link) for link in links], notices
@@ -219,13 +200,11 @@ def _add_generated(own: dict[bytes, Entry], generated: Mapping[bytes, Generated]
     """Put the generated files over the project's; `CodeError` where a file meets a folder."""
     notices = []
     for path, file in sorted(generated.items()):
-        parts = path.split(b"/")
-        parents = [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
-        for part in [scan.plain.pop(parent) for parent in (b"", *parents) if parent in scan.plain]:
+        for part in [scan.plain.pop(parent) for parent in (b"", *parents(path)) if parent in scan.plain]:
             own.update((entry.path, entry) for entry in part.entries())
         if path in own and path not in scan.folders:
             notices.append(Notice(f"aj's own `{shown(path)}` takes the place of the project's", where=shown(path)))
-        for parent in parents:
+        for parent in parents(path):
             if parent in own and own[parent].kind != "folder":
                 raise _conflict(path, parent, own[parent].kind)
             own.pop(parent, None)
@@ -241,14 +220,6 @@ def _conflict(path: bytes, taken: bytes, kind: str) -> CodeError:
         where=shown(taken),
         hint="rename it, or list it in `.amltignore`",
     )
-
-
-def _special_notices(special: list[bytes]) -> list[Notice]:
-    if not special:
-        return []
-    special = sorted(special)
-    text = f"not packed, because only files, folders and links can be: {named(special)}"
-    return [Notice(text, where=shown(special[0]), hint="list it in `.amltignore` to be rid of this")]
 
 
 def _relative(root: Path, path: str) -> bytes:
@@ -268,6 +239,4 @@ def _mode_of(root: Path, path: bytes) -> int:
 
 
 def _link_above(root: Path, path: bytes) -> bytes | None:
-    parts = path.split(b"/")
-    above = (b"/".join(parts[:depth]) for depth in range(1, len(parts)))
-    return next((parent for parent in above if stat.S_ISLNK(_mode_of(root, parent))), None)
+    return next((parent for parent in parents(path) if stat.S_ISLNK(_mode_of(root, parent))), None)

@@ -15,6 +15,7 @@ from aj.client.options import complete_template
 from aj.client.progress import progress
 from aj.client.show import counted, size
 from aj.shared.model import Notice, to_json
+from aj.shared.paths import shown
 
 if TYPE_CHECKING:
     from aj.build.select import Selection
@@ -46,11 +47,7 @@ def stats(call: Call, template: str | None, list_all: bool, why: str | None) -> 
     if why is not None:
         return _why(call, ignore, why)
     found, notices = _select(call, ignore)
-    files = [
-        (entry.path.decode("utf-8", "backslashreplace"), entry.size)
-        for entry in found.entries
-        if entry.kind != "folder"
-    ]
+    files = [(shown(entry.path), entry.size) for entry in found.entries if entry.kind != "folder"]
     largest = sorted(files, key=lambda item: (-item[1], item[0]))[:LARGEST]
     document: dict[str, Any] = {
         "kind": "code_stats",
@@ -59,10 +56,7 @@ def stats(call: Call, template: str | None, list_all: bool, why: str | None) -> 
         "tree_sha256": found.tree,
         "largest": [{"path": path, "size": amount} for path, amount in largest],
         "skipped": [
-            {
-                "path": skip.path.decode("utf-8", "backslashreplace"),
-                "reason": f"{skip.reason}{f' ({skip.rule})' if skip.rule else ''}",
-            }
+            {"path": shown(skip.path), "reason": f"{skip.reason}{f' ({skip.rule})' if skip.rule else ''}"}
             for skip in found.skipped
         ],
         "warnings": [to_json(notice) for notice in notices],
@@ -87,8 +81,9 @@ def _select(call: Call, ignore: Sequence[str]) -> tuple[Selection, tuple[Notice,
     from aj.build.statcache import StatCache
 
     generated, notices = generated_files(call.home, call.caller())
+    known = call.home.build / "stat.cache"
     with progress(call.console) as emit:
-        found = select(call.cwd, call.home, ignore, generated, StatCache(None), emit)
+        found = select(call.cwd, call.home, ignore, generated, StatCache(known if known.exists() else None), emit)
     return found, (*notices, *found.notices)
 
 
@@ -96,7 +91,7 @@ def _why(call: Call, ignore: Sequence[str], path: str) -> Answer:
     from aj.build.select import explain
 
     decision = explain(call.cwd, call.home, ignore, path)
-    through = f" with `{decision.through.decode('utf-8', 'backslashreplace')}`" if decision.through else ""
+    through = f" with `{shown(decision.through)}`" if decision.through else ""
     document = {
         "kind": "code_why",
         "path": path,
