@@ -61,6 +61,11 @@ def task_bench() -> dict[str, Any]:
     return _chore(f"{sys.executable} -m tests.bench", doc="speed and memory as ratios")
 
 
+def task_docs() -> dict[str, Any]:
+    """docs/commands.md from the help texts."""
+    return _chore(f"{sys.executable} docs/generate.py", doc="docs/commands.md from the help texts")
+
+
 def task_graph() -> Iterator[dict[str, Any]]:
     """`graph:<case>:<step>`: the graph that `aj run` executes, for every fixture."""
     yield from graph_tasks()

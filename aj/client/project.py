@@ -32,7 +32,7 @@ _LOCAL = """\
 # yaml-language-server: $schema=../template.schema.json
 #
 # A job on this machine:   aj run -t local train.py
-# See what would run:      aj plan -t local python train.py
+# See what would run:      aj plan -t local train.py
 # All fields:              aj schema template
 #
 # `base` names what this template builds on: `gpu` is gpu.yaml in this folder, `storage.team` is ../storage/team.yaml;
