@@ -28,13 +28,7 @@ def code() -> None:
     """Show which files would travel with a job."""
 
 
-@code.command(
-    examples=(
-        "aj code stats -t gpu",
-        "aj code stats --list-all",
-        "aj code stats --why data/train.bin       # the rule, file and line that decide",
-    )
-)
+@code.command()
 @click.option(
     "-t", "--template", metavar="NAME", shell_complete=complete_template, help="Obey this template's `code.ignore` too."
 )

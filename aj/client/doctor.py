@@ -47,7 +47,6 @@ class Check:
 
 @click.command(
     cls=Command,
-    exits="0 nothing failed, warnings aside; 1 a check failed",
 )
 @click.pass_obj
 def doctor(call: Call) -> Answer:

@@ -23,7 +23,7 @@ def job() -> None:
     """
 
 
-@job.command("list", examples=("aj job list", "aj --json job list | jq '.jobs[].status'"))
+@job.command("list")
 @click.pass_obj
 def list_jobs(call: Call) -> Answer:
     """List jobs, newest first."""
@@ -40,9 +40,7 @@ def show(call: Call, ref: str) -> Answer:
     return Answer({"kind": "job", "job": found}, lambda out: show_fields(out, found))
 
 
-@job.command(
-    exits="0 whatever the status is; 2 no such job",
-)
+@job.command()
 @_reference
 @click.pass_obj
 def status(call: Call, ref: str) -> Answer:
@@ -52,7 +50,7 @@ def status(call: Call, ref: str) -> Answer:
     return Answer(document, lambda out: out.line(str(found["status"])))
 
 
-@job.command(examples=("aj job logs pretrain_1a2b3c4d", "aj job logs -f 1a2b"))
+@job.command()
 @_reference
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on until the job has ended. Ctrl-C stops following, not the job."

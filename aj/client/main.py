@@ -41,7 +41,7 @@ _COMMANDS = {
         "schema": ("aj.client.template:schema", "Print a JSON Schema, for example for an editor."),
         "doctor": ("aj.client.doctor:doctor", "Check this machine and this project."),
         "daemon": ("aj.client.daemon:daemon", "Show, start and stop the daemon."),
-        "completion": ("aj.client.completion:completion", "Print a completion script for a shell."),
+        "completion": ("aj.client.project:completion", "Print a completion script for a shell."),
     },
 }
 
@@ -55,6 +55,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> N
 @click.group(
     cls=Group,
     lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Options of `aj` itself come before the command. `aj COMMAND --help` tells more about each.",
 )
 @click.option(

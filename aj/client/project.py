@@ -1,4 +1,4 @@
-"""`aj init` and `aj config`: the files of a project that a person edits."""
+"""`aj init`, `aj config` and `aj completion`: what a person sets up once."""
 
 from __future__ import annotations
 
@@ -17,48 +17,9 @@ from aj.shared.jsonio import Json, write_file
 from aj.shared.paths import Home, shipped
 
 EDITOR_SCHEMA = "template.schema.json"
-_IGNORED = """\
-# What aj writes for this machine only; templates, fragments, scripts, snapshots and aj_config.json are meant for git.
-/build/
-/daemon/
-/dryrun/
-/logs/
-/submission/
-/record.jsonl*
-*.plan
-*.tmp-*
-"""
-_LOCAL = """\
-# yaml-language-server: $schema=../template.schema.json
-#
-# A job on this machine:   aj run -t local train.py
-# See what would run:      aj plan -t local train.py
-# All fields:              aj schema template
-#
-# `base` names what this template builds on: `gpu` is gpu.yaml in this folder, `storage.team` is ../storage/team.yaml;
-# several are a list, merged from left to right, and `config` below has the last word.
-base: null
-
-config:
-  description: a job on this machine
-  target:
-    service: local
-    gpus_per_node: 1            # what `-p` says otherwise
-  jobs:
-    - instance_count: 1         # nodes; what `-n` says otherwise
-      process_count_per_node: 1 # processes on each node; what `--ppn` says otherwise
-      # command: |              # runs first, in the same shell as your command
-      #   echo "on $(hostname)"
-      # submit_args:
-      #   env:
-      #     OMP_NUM_THREADS: 1  # every value is kept as it is written
-  # code:
-  #   ignore:                   # stays here, in git's syntax; .codeignore at the root works too
-  #     - data/
-"""
 
 
-@click.command(cls=Command, examples=("aj init && aj run -t local python3 --version", "AJ_HOME=jobs aj init"))
+@click.command(cls=Command)
 @click.pass_obj
 def init(call: Call) -> Answer:
     """Write a first template, an ignore file and the schema that editors use, under AJ_HOME.
@@ -66,9 +27,10 @@ def init(call: Call) -> Answer:
     What exists is never changed. It asks nothing and needs no network.
     """
     home = call.home
+    texts = shipped("backends") / "init"
     files = {
-        home.templates / "local.yaml": _LOCAL.encode(),
-        home.root / ".gitignore": _IGNORED.encode(),
+        home.templates / "local.yaml": (texts / "local.yaml").read_bytes(),
+        home.root / ".gitignore": (texts / "gitignore").read_bytes(),
         home.root / EDITOR_SCHEMA: editor_schema(),
     }
     written = [path for path in files if not path.exists()]
@@ -107,7 +69,7 @@ def show(call: Call) -> Answer:
     return Answer(document, lambda out: show_fields(out, shown))
 
 
-@config.command(examples=("aj config template gpu", "aj config template --unset"))
+@config.command()
 @click.argument("name", required=False, shell_complete=complete_template)
 @click.option("--unset", is_flag=True, help="Forget it: every run must name its template again.")
 @click.pass_obj
@@ -126,6 +88,22 @@ def template(call: Call, name: str | None, unset: bool) -> Answer:
     document = {"kind": "config", "home": str(call.home.root), "config": found}
     said = f"commands use template `{name}` unless `-t` says otherwise" if name else "no template is set"
     return Answer(document, lambda out: out.say(said))
+
+
+@click.command(
+    cls=Command,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> Answer:
+    """Print a completion script. Commands, options and template names complete."""
+    from click.shell_completion import get_completion_class
+
+    from aj.client.main import aj
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(aj, {}, "aj", "_AJ_COMPLETE").source()
+    return Answer({"kind": "completion", "shell": shell, "script": script}, lambda out: out.line(script.rstrip("\n")))
 
 
 def editor_schema() -> bytes:

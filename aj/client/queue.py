@@ -47,9 +47,7 @@ def show(call: Call, ticket: str) -> Answer:
     return Answer({"kind": "queue_entry", **entry}, lambda out: show_fields(out, entry))
 
 
-@queue.command(
-    exits="0 done; 1 failed, canceled or timed out; 4 outcome unknown; 130 interrupted",
-)
+@queue.command()
 @_ticket
 @click.option(
     "--timeout", callback=whole_number, metavar="SECONDS", help="Give up waiting after this long; the entry goes on."
@@ -78,7 +76,7 @@ def cancel(call: Call, ticket: str) -> Answer:
     return Answer(document, lambda out: out.line(f"{entry['ticket']} {entry['state']}"))
 
 
-@click.command("list", cls=Command, examples=("aj list -n 5", "aj --json list | jq '.records[0].archive_sha256'"))
+@click.command("list", cls=Command)
 @click.option(
     "-n", "--number", callback=whole_number, default="20", metavar="N", help="At most so many.", show_default=True
 )

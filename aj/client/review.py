@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aj.client.call import Call
-from aj.client.commands import Command, Group
+from aj.client.commands import Group
 from aj.client.console import Answer, Console
-from aj.client.options import COMMAND_SETTINGS, SECTIONS, build, fresh_identity, job_options, job_words, stand_in
+from aj.client.options import JobCommand, build, fresh_identity, job_options, job_words, stand_in
 from aj.client.show import counted, show_diff
 from aj.shared.jsonio import Json, canonical, write_if_changed
 from aj.shared.model import Identity, JobSpec
@@ -26,13 +26,7 @@ CHANGED = 3
 """The exit code of `snapshot check` when something differs."""
 
 
-@click.command(
-    cls=Command,
-    context_settings=COMMAND_SETTINGS,
-    options_metavar="[OPTIONS]",
-    sections={**SECTIONS, "How": ("form",)},
-    examples=("aj render -t gpu train.py", "aj render -t gpu --format amlt train.py > job.yaml"),
-)
+@click.command(cls=JobCommand)
 @job_options
 @click.option(
     "--format",
@@ -61,9 +55,7 @@ def snapshot() -> None:
     """Keep the payload of every template under AJ_HOME/snapshots, as stable text for review in pull requests."""
 
 
-@snapshot.command(
-    exits="0 all snapshots are written; 2 a template is invalid",
-)
+@snapshot.command()
 @click.pass_obj
 def update(call: Call) -> Answer:
     """Write the snapshots that differ, and remove those whose template has gone."""
@@ -90,9 +82,7 @@ def update(call: Call) -> Answer:
     return Answer(document, show)
 
 
-@snapshot.command(
-    exits="0 no difference; 2 a template is invalid; 3 a snapshot differs, is missing or is stale",
-)
+@snapshot.command()
 @click.pass_obj
 def check(call: Call) -> Answer:
     """Compare the snapshots with what the templates give now; show the differences."""

@@ -44,7 +44,7 @@ def list_templates(call: Call) -> Answer:
     return Answer({"kind": "template_list", "templates": rows}, show)
 
 
-@template.command(examples=("aj template show gpu", "aj template show gpu --explain"))
+@template.command()
 @click.argument("name", shell_complete=complete_template)
 @click.option("--explain", is_flag=True, help="Show beside each value the file and line that it comes from.")
 @click.pass_obj
@@ -67,10 +67,7 @@ def show(call: Call, name: str, explain: bool) -> Answer:
     return Answer(document, lambda out: _explain(out, found) if explain else _print(out, found))
 
 
-@template.command(
-    exits="0 all are valid; 2 some are not",
-    examples=("aj template validate", "aj template validate gpu cpu"),
-)
+@template.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_template)
 @click.pass_obj
 def validate(call: Call, names: tuple[str, ...]) -> Answer:
@@ -88,7 +85,7 @@ def validate(call: Call, names: tuple[str, ...]) -> Answer:
     return Answer(document, lambda out: _show_validation(out, document), TemplateError.exit_code if invalid else 0)
 
 
-@click.command(cls=Command, examples=("aj schema", "aj schema template > template.schema.json"))
+@click.command(cls=Command)
 @click.argument("name", required=False)
 def schema(name: str | None) -> Answer:
     """Print one of aj's JSON Schemas; without NAME, their names."""
