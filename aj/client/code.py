@@ -9,11 +9,11 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Group
-from aj.client.config import read_config
 from aj.client.console import Answer, Console
 from aj.client.options import complete_template
 from aj.client.progress import progress
 from aj.client.show import counted, size
+from aj.shared.config import read_config
 from aj.shared.model import Notice, to_json
 from aj.shared.paths import shown
 

@@ -16,8 +16,8 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Command
-from aj.client.config import read_config
 from aj.client.console import Answer, Console, Style
+from aj.shared.config import read_config
 from aj.shared.errors import AjError
 from aj.shared.model import to_json
 from aj.shared.paths import cache_home, runtime_folder

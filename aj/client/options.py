@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from aj.client.call import Call
 from aj.client.commands import Command, UsageError
-from aj.client.config import read_config
+from aj.shared.config import read_config
 from aj.shared.errors import AjError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from aj.client.console import Answer, Console
 from aj.client.options import complete_template, stand_in
 from aj.client.show import show_rows
 from aj.shared.errors import AjError, TemplateError
-from aj.shared.jsonio import Json
+from aj.shared.jsonio import Json, dotted, parts
 from aj.shared.model import Notice, to_json
 from aj.shared.paths import Home, shipped
 
@@ -126,11 +126,11 @@ def _explain(out: Console, found: Template) -> None:
     import json
 
     _warn(out, found)
-    rows = [
-        (_path(pointer), json.dumps(value, ensure_ascii=False), str(origin.mark), " > ".join(origin.chain[:-1]))
-        for pointer, value in _leaves("", found.raw)
-        if (origin := found.provenance.get(pointer))
-    ]
+    rows = []
+    for pointer, value in _leaves("", found.raw):
+        if origin := found.provenance.get(pointer):
+            said = json.dumps(value, ensure_ascii=False)
+            rows.append((dotted(*parts(pointer)), said, str(origin.mark), " > ".join(origin.chain[:-1])))
     if rows:
         out.table(("FIELD", "VALUE", "FROM", "BY WAY OF"), rows)
 
@@ -142,11 +142,6 @@ def _leaves(pointer: str, value: Json) -> list[tuple[str, Json]]:
         return [(pointer, value)]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     return [leaf for key, item in items for leaf in _leaves(pointer + joined(key), item)]
-
-
-def _path(pointer: str) -> str:
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts).removeprefix(".")
 
 
 def _warn(out: Console, found: Template) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aj.shared.errors import ShapeError
+from aj.shared.schema import close_match
 
 GRAMMAR = (
     "`[SERIES:][N]x [MEM]G<gpus>[-TYPE…][-IB][-NvLink|-xGMI][@region,…]` or `[N]x [MEM]C<cpus>[@region,…]`, "
@@ -32,7 +33,7 @@ _SKU = re.compile(
 _SPELLING = {word.lower(): word for word in ("NVIDIA", "AMD", "NvLink", "xGMI")}
 _VENDORS = ("NVIDIA", "AMD")
 _RANGE = re.compile(rf"({_NUMBER})(?:(\+)|-({_NUMBER}))?")
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}?|\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,17 @@ def resolve_sku(sku: str | Mapping[str, str], nodes: int, processes: int, where:
 
     `ShapeError` for a bad range, none that fits, or another placeholder.
     """
-    values = {"{nodes}": str(nodes), "{processes}": str(processes)}
+    values = {"nodes": str(nodes), "processes": str(processes)}
 
     def fill(match: re.Match[str]) -> str:
-        if match[0] not in values:
-            hint = "`{nodes}` and `{processes}` are the only placeholders of a SKU"
-            raise ShapeError(f"`{match[0]}` is not a placeholder", where=where, hint=hint)
-        return values[match[0]]
+        name = match[0].strip("{}")
+        if match[0] == f"{{{name}}}" and name in values:
+            return values[name]
+        is_open = match[0].startswith("{") and not match[0].endswith("}")
+        close = close_match(name, values) if name else None
+        hint = "`{nodes}` and `{processes}` are the only placeholders of a SKU"
+        message = f"the placeholder `{match[0]}` is never closed" if is_open else f"`{match[0]}` is not a placeholder"
+        raise ShapeError(message, where=where, hint=f"did you mean `{{{close}}}`? {hint}" if close else hint)
 
     return _PLACEHOLDER.sub(fill, sku if isinstance(sku, str) else _in_range(sku, nodes, where))
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from aj.shared.errors import TemplateError
-from aj.shared.jsonio import Json, at, pointer
+from aj.shared.jsonio import Json, at, dotted, pointer
 from aj.shared.model import Notice, Source
 from aj.shared.paths import Home
 from aj.shared.schema import violations
 from aj.shared.template.merge import Origin, Sourced, repeated, set_values, written_values
 from aj.shared.template.resolve import Resolver, shown_path
+from aj.shared.yaml import Mark
 
 __all__ = [
     "DEFAULT_SERVICE",
@@ -57,8 +58,8 @@ class Template:
         return at(self.raw, pointer(*parts), default)
 
     def where(self, *parts: str | int) -> str:
-        """`file:line:col` of the value at a path, or of the nearest thing above it."""
-        return str(_nearest(self.provenance, pointer(*parts)).mark)
+        """`file:line:col` of the value at a path, or of the nearest thing above it; the file where nothing is."""
+        return str(_nearest(self.provenance, pointer(*parts)) or self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _template(name: str, resolver: Resolver, path: Path, tree: Sourced) -> Templ
 def _repetitions(tree: Sourced) -> list[Notice]:
     return [
         Notice(
-            f"`{'.'.join(map(str, path))}` holds items twice, because their file is reached in two ways",
+            f"`{dotted(*path)}` holds items twice, because their file is reached in two ways",
             where=str(mark),
             hint="name the file once among the bases",
         )
@@ -167,14 +168,12 @@ def _issues(tree: Sourced) -> list[Issue]:
     value, origins = written_values(tree)
     found = []
     for violation in violations({"config": value}, "template"):
-        where = violation.pointer.removeprefix("/config")
-        mark = _nearest(origins, where).mark
-        found.append((mark.file, mark.line, mark.column, Issue(str(mark), violation.message, violation.hint)))
-    found.sort(key=lambda each: each[:3])
-    return [issue for *_, issue in found]
+        mark = _nearest(origins, violation.pointer.removeprefix("/config")) or tree.origin.mark
+        found.append((mark, Issue(str(mark), violation.message, violation.hint)))
+    return [issue for _, issue in sorted(found, key=lambda each: astuple(each[0]))]
 
 
-def _nearest(origins: Mapping[str, Origin], where: str) -> Origin:
-    while where not in origins:
+def _nearest(origins: Mapping[str, Origin], where: str) -> Mark | None:
+    while where and where not in origins:
         where = where.rpartition("/")[0]
-    return origins[where]
+    return origins[where].mark if where in origins else None
