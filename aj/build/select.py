@@ -15,15 +15,16 @@ from typing import Any
 
 from aj.build.beneath import opened_root, parents, spellings
 from aj.build.links import Link, resolve
-from aj.build.remarks import named, remark_notices
+from aj.build.remarks import CREDENTIAL, named, remark_notices
 from aj.build.rules import HOME_RULE, Exclusions, exclusions
-from aj.build.scan import Entry, Plain, Scan, Skip
+from aj.build.scan import Entry as Entry
+from aj.build.scan import Plain, Scan, Skip
 from aj.build.statcache import StatCache
+from aj.shared.config import checked_config
 from aj.shared.errors import CodeError, NotFoundError
+from aj.shared.job.command import travelling_script
 from aj.shared.model import Emit, Notice
 from aj.shared.paths import Home, shown
-
-__all__ = ["Entry", "Explanation", "Generated", "Selection", "Skip", "explain", "select", "tree_digest"]
 
 _TREE_FORMAT = b"aj tree 1\0"
 
@@ -48,6 +49,8 @@ class Selection:
     notices: tuple[Notice, ...]
     tree: str
     """Digest of all entries: equal trees of any place, time, owner and file system have equal ones."""
+    credentials: tuple[bytes, ...] = ()
+    """The files that look like credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,26 @@ def select(
     notices += remark_notices(sorted(scan.remarked))
     tree = _tree(scan.plain, loose.values(), cache)
     skipped = tuple(sorted(scan.skipped, key=attrgetter("path")))
-    return Selection(root, _Entries(scan.plain, loose.values()), skipped, tuple(notices), tree)
+    credentials = tuple(sorted(path for path, bits in scan.remarked if bits & CREDENTIAL))
+    return Selection(root, _Entries(scan.plain, loose.values()), skipped, tuple(notices), tree, credentials)
+
+
+def check_credentials(selection: Selection, home: Home) -> None:
+    """`CodeError` when the project is configured so that what looks like credentials must not travel."""
+    found = selection.credentials
+    if found and checked_config(home).get("credential_files") == "error":
+        text = f"what looks like credentials would travel with the code: {named(found)}"
+        hint = "list it in `.amltignore`, or allow it by `aj config credential-files warn`"
+        raise CodeError(text, where=shown(found[0]), hint=hint)
+
+
+def check_script(root: Path, home: Home, ignore: Sequence[str], argv: Sequence[str]) -> None:
+    """`CodeError` when the command runs a file of the code that does not travel, with the rule that keeps it here."""
+    script = travelling_script(argv[0], root) if argv else None
+    if script and not (found := explain(root, home, ignore, script)).packed:
+        why = found.rule or found.reason
+        hint = f"take the rule out, or end the ignore file with `!/{shown(found.path)}`"
+        raise CodeError(f"`{script}` would not travel with the job: {why}", where=found.rule or "COMMAND", hint=hint)
 
 
 def tree_digest(entries: Iterable[Entry]) -> str:

@@ -71,13 +71,14 @@ def _ignore(call: Call, template: str | None) -> Sequence[str]:
 
 def _select(call: Call, ignore: Sequence[str]) -> tuple[Selection, tuple[Notice, ...]]:
     from aj.build.generated import generated_files
-    from aj.build.select import select
+    from aj.build.select import check_credentials, select
     from aj.build.statcache import StatCache
 
     generated, notices = generated_files(call.home, call.caller())
     known = call.home.build / "stat.cache"
     with progress(call.console) as emit:
         found = select(call.cwd, call.home, ignore, generated, StatCache(known if known.exists() else None), emit)
+    check_credentials(found, call.home)
     return found, (*notices, *found.notices)
 
 

@@ -45,9 +45,7 @@ class Check:
     hint: str | None = None
 
 
-@click.command(
-    cls=Command,
-)
+@click.command(cls=Command)
 @click.pass_obj
 def doctor(call: Call) -> Answer:
     """Check this machine and this project; change nothing, start nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -70,30 +71,37 @@ def show(call: Call) -> Answer:
     return Answer(document, lambda out: show_fields(out, shown))
 
 
+_unset = click.option("--unset", is_flag=True, help="Forget what was set.")
+
+
 @config.command()
 @click.argument("name", required=False, shell_complete=complete_template)
-@click.option("--unset", is_flag=True, help="Forget it: every run must name its template again.")
+@_unset
 @click.pass_obj
 def template(call: Call, name: str | None, unset: bool) -> Answer:
     """Set the template that commands use when `-t` is left out."""
     from aj.shared.template.template import template_names
 
-    if (name is None) != unset:
-        raise UsageError(
-            "give either NAME or `--unset`", where="aj config template", hint="`aj config show` shows what is set"
-        )
+    _check_given(name, unset, "template")
     if name is not None and name not in (known := template_names(call.home)):
         hint = f"there are {', '.join(f'`{each}`' for each in known)}" if known else "`aj init` writes a first one"
         raise NotFoundError(f"no template `{name}`", where=str(call.home.templates), hint=hint)
-    found = change_config(call.home, {"template": name})
-    document = {"kind": "config", "home": str(call.home.root), "config": found}
     said = f"commands use template `{name}` unless `-t` says otherwise" if name else "no template is set"
-    return Answer(document, lambda out: out.say(said))
+    return _changed(call, {"template": name}, said)
 
 
-@click.command(
-    cls=Command,
-)
+@config.command()
+@click.argument("value", required=False, type=click.Choice(["warn", "error"]))
+@_unset
+@click.pass_obj
+def credential_files(call: Call, value: str | None, unset: bool) -> Answer:
+    """Set whether files that look like credentials are named in a warning, as at first, or stop a run."""
+    _check_given(value, unset, "credential-files")
+    said = "stop a run" if value == "error" else "are named in a warning"
+    return _changed(call, {"credential_files": value}, f"files that look like credentials {said}")
+
+
+@click.command(cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> Answer:
     """Print a completion script. Commands, options and template names complete."""
@@ -105,6 +113,17 @@ def completion(shell: str) -> Answer:
     assert kind is not None
     script = kind(aj, {}, "aj", "_AJ_COMPLETE").source()
     return Answer({"kind": "completion", "shell": shell, "script": script}, lambda out: out.line(script.rstrip("\n")))
+
+
+def _check_given(value: str | None, unset: bool, command: str) -> None:
+    if (value is None) != unset:
+        hint = "`aj config show` shows what is set"
+        raise UsageError("give either a value or `--unset`", where=f"aj config {command}", hint=hint)
+
+
+def _changed(call: Call, changes: Mapping[str, Json], said: str) -> Answer:
+    document = {"kind": "config", "home": str(call.home.root), "config": change_config(call.home, changes)}
+    return Answer(document, lambda out: out.say(said))
 
 
 def editor_schema() -> bytes:

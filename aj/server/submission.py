@@ -25,7 +25,7 @@ from aj.build.plan import (
     write_listing,
 )
 from aj.build.render import render_payload, symbolic_facts
-from aj.build.select import Selection, select
+from aj.build.select import Selection, check_credentials, check_script, select
 from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, graph, job_receipt, writes
 from aj.build.store import Store
@@ -184,10 +184,12 @@ class Submissions:
     def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
         folder = self._line(spec)
         generated, notices = generated_files(self.home, caller)
+        check_script(Path(caller.cwd), self.home, spec.ignore, spec.argv)
         cache = StatCache(self.home.build / "stat.cache")
         for attempt in range(PACK_ATTEMPTS):
             selection = select(Path(caller.cwd), self.home, spec.ignore, generated, cache, emit)
             cache.save()
+            check_credentials(selection, self.home)
             inputs = Inputs(symbolic(spec), selection, self.store, folder, facts)
             try:
                 outcomes = bring_up_to_date(graph(inputs, emit), folder / "memo.db", emit)

@@ -161,7 +161,7 @@ def test_S06_counts_are_ascii_digits_from_1(here: Here, value: str) -> None:
 def test_a_bug_of_ours_shows_one_line_and_keeps_its_traceback(
     here: Here, project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from aj.client import config
+    from aj.shared import config
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero\nor so")
@@ -190,7 +190,7 @@ def test_a_system_error_is_told_in_words(here: Here, project: Any) -> None:
 
 
 def test_ctrl_c_exits_130_and_stays_json(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    from aj.client import config
+    from aj.shared import config
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -56,11 +56,10 @@ def command_words(argv: Sequence[str], cwd: Path) -> tuple[str, ...]:
         raise CommandError(
             "there is no command to run", where="COMMAND", hint="end with one: `aj run -t NAME train.py`"
         )
-    script = existing_file(argv[0], cwd)
-    if script is None:
+    place = travelling_script(argv[0], cwd)
+    if place is None:
         _check_program(argv[0])
         return tuple(argv)
-    place = _travelling(script, cwd)
     runner = _RUNNERS.get(PurePosixPath(place).suffix)
     if runner is None:
         program = shlex.quote(place if "/" in place else f"./{place}")
@@ -72,7 +71,11 @@ def command_words(argv: Sequence[str], cwd: Path) -> tuple[str, ...]:
     return (*runner, place, *argv[1:])
 
 
-def _travelling(script: Path, cwd: Path) -> str:
+def travelling_script(word: str, cwd: Path) -> str | None:
+    """The file of the code that `word` names, from `cwd`; None when it names none, `CommandError` outside of `cwd`."""
+    script = existing_file(word, cwd)
+    if script is None:
+        return None
     try:
         place = (script.parent.resolve() / script.name).relative_to(cwd.resolve()).as_posix()
     except ValueError:
