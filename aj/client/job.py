@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from aj.client.call import Call
@@ -63,7 +65,7 @@ def logs(call: Call, ref: str, follow: bool) -> Answer:
     name = str(found["azure_name"])
     kept: list[str] = []
     write = kept.append if call.console.machine else call.console.stream
-    follower = Follower(client, name, write, prefixed=_processes(found) > 1)
+    follower = Follower(client, name, write, prefixed=_several(found))
     try:
         if follow:
             follower.to_the_end()
@@ -87,6 +89,5 @@ def cancel(call: Call, ref: str) -> Answer:
     return Answer(document, lambda out: out.line(f"{canceled['azure_name']} {canceled['status']}"))
 
 
-def _processes(found: dict[str, object]) -> int:
-    shape = (found.get("nodes") or 1, found.get("processes_per_node") or 1)
-    return int(str(shape[0])) * int(str(shape[1]))
+def _several(found: dict[str, Any]) -> bool:
+    return int(found.get("nodes") or 1) * int(found.get("processes_per_node") or 1) > 1

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aj.client.console import Console
+from aj.client.show import size
 from aj.shared.clock import monotonic
+from aj.shared.model import Emit, Event, Notice
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-    from aj.shared.model import Emit, Event
 
 PATIENCE_SECONDS = 0.3
 """What is quicker draws nothing: no flicker, and rich is not even imported."""
@@ -29,8 +29,6 @@ def progress(console: Console) -> Iterator[Emit]:
     def emit(event: Event) -> None:
         if event.kind == "warning":
             shown.pause()
-            from aj.shared.model import Notice
-
             console.warn(Notice(event.detail))
         elif event.kind in ("note", "wait"):
             shown.pause()
@@ -102,14 +100,10 @@ class _Bars:
 
 
 def _rate(amount: int, seconds: float) -> str:
-    from aj.client.show import size
-
     return f", {size(int(amount / seconds))}/s" if amount > 0 and seconds > 0 else ""
 
 
 def _counted(event: Event) -> str:
-    from aj.client.show import size
-
     if event.completed is None:
         return event.detail
     spell = size if event.kind in _BYTES else str

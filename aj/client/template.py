@@ -51,6 +51,7 @@ def list_templates(call: Call) -> Answer:
 def show(call: Call, name: str, explain: bool) -> Answer:
     """Show a template with all of its bases merged. It is not checked: `aj template validate` does that."""
     from aj.shared.template.template import resolve_template
+    from aj.shared.yaml import dump
 
     found = resolve_template(call.home, name)
     document = {
@@ -64,7 +65,16 @@ def show(call: Call, name: str, explain: bool) -> Answer:
             for pointer, origin in found.provenance.items()
         },
     }
-    return Answer(document, lambda out: _explain(out, found) if explain else _print(out, found))
+
+    def show(out: Console) -> None:
+        for notice in found.notices:
+            out.warn(notice)
+        if explain:
+            out.table(("FIELD", "VALUE", "FROM", "BY WAY OF"), _explained(found))
+        else:
+            out.line(dump(found.raw).rstrip("\n"))
+
+    return Answer(document, show)
 
 
 @template.command()
@@ -115,24 +125,15 @@ def _validated(home: Home, name: str) -> dict[str, Json]:
     return {"name": name, "ok": not issues, "issues": issues, "warnings": warnings}
 
 
-def _print(out: Console, found: Template) -> None:
-    from aj.shared.yaml import dump
-
-    _warn(out, found)
-    out.line(dump(found.raw).rstrip("\n"))
-
-
-def _explain(out: Console, found: Template) -> None:
+def _explained(found: Template) -> list[tuple[str, str, str, str]]:
     import json
 
-    _warn(out, found)
     rows = []
     for pointer, value in _leaves("", found.raw):
         if origin := found.provenance.get(pointer):
             said = json.dumps(value, ensure_ascii=False)
             rows.append((dotted(*parts(pointer)), said, str(origin.mark), " > ".join(origin.chain[:-1])))
-    if rows:
-        out.table(("FIELD", "VALUE", "FROM", "BY WAY OF"), rows)
+    return rows
 
 
 def _leaves(pointer: str, value: Json) -> list[tuple[str, Json]]:
@@ -142,11 +143,6 @@ def _leaves(pointer: str, value: Json) -> list[tuple[str, Json]]:
         return [(pointer, value)]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     return [leaf for key, item in items for leaf in _leaves(pointer + joined(key), item)]
-
-
-def _warn(out: Console, found: Template) -> None:
-    for notice in found.notices:
-        out.warn(notice)
 
 
 def _show_validation(out: Console, document: Mapping[str, Any]) -> None:

@@ -127,17 +127,16 @@ def _meant_branch(error: Any, where: str) -> Iterator[Violation]:
     branches: dict[object, list[Any]] = {}
     for each in error.context:
         branches.setdefault(each.relative_schema_path[0], []).append(each)
-    of_other_type = {key: [each for each in found if _is_about_type(each)] for key, found in branches.items()}
+    of_other_type = {
+        key: [each for each in found if each.validator == "type" and not each.relative_path]
+        for key, found in branches.items()
+    }
     fitting = [found for key, found in branches.items() if not of_other_type[key]]
     if fitting:
         yield from (violation for each in min(fitting, key=len) for violation in _explain(each))
     else:
         types = [kind for found in of_other_type.values() for each in found for kind in _types(each)]
         yield _wrong_type(error.instance, list(dict.fromkeys(types)), where, error.schema)
-
-
-def _is_about_type(error: Any) -> bool:
-    return error.validator == "type" and not error.relative_path
 
 
 _TYPES = {
