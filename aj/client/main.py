@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(aj, {"obj": Call(env, standard(env, machine=False))}, "aj", "_AJ_COMPLETE", instruction)
-    call = Call(env, standard(env, machine=_wants_document(words, env)))
+    asked = env.get("AJ_OUTPUT") == "json" or "--json" in takewhile(lambda word: word.startswith("-"), words)
+    call = Call(env, standard(env, machine=asked))
     try:
         try:
             return call.console.answer(_invoke(words, call))
@@ -110,10 +111,6 @@ def _invoke(words: list[str], call: Call) -> Answer:
         return replace(failure(usage_error(missing)), show=lambda out: out.say(text))
     assert isinstance(answer, Answer)
     return answer
-
-
-def _wants_document(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    return env.get("AJ_OUTPUT") == "json" or "--json" in takewhile(lambda word: word.startswith("-"), words)
 
 
 def _explained(error: Exception, env: Mapping[str, str]) -> AjError:

@@ -115,7 +115,6 @@ class _Composer:
         self._stack: list[_Node] = []
         self._anchors: dict[str, _Node] = {}
         self._expanded = 0
-        self._documents = 0
 
     def read(self, events: Iterable[Any]) -> None:
         for event in events:
@@ -128,14 +127,10 @@ class _Composer:
             elif isinstance(event, yaml.AliasEvent):
                 self._alias(event)
             elif isinstance(event, yaml.DocumentStartEvent):
-                self._document(event)
-
-    def _document(self, event: Any) -> None:
-        self._documents += 1
-        if self._documents > 1:
-            raise Fault("a second document starts here", _place(event), "keep one document a file")
-        if event.version not in (None, (1, 2)):
-            raise Fault("a `%YAML` version other than 1.2", _place(event), "take the line out")
+                if self.root is not None:
+                    raise Fault("a second document starts here", _place(event), "keep one document a file")
+                if event.version not in (None, (1, 2)):
+                    raise Fault("a `%YAML` version other than 1.2", _place(event), "take the line out")
 
     def _scalar(self, event: Any) -> None:
         place, text = _place(event), event.value
@@ -213,7 +208,10 @@ class _Composer:
         if isinstance(parent.content, list):
             parent.content.append(node)
         elif parent.merges:
-            parent.merged = _mappings(node, parent.key_place)
+            parent.merged = tuple(node.content) if isinstance(node.content, list) else (node,)
+            if not all(isinstance(each.content, dict) for each in parent.merged):
+                hint = "write `<<: *name` or `<<: [*a, *b]`"
+                raise Fault("`<<` merges mappings only", parent.key_place, hint)
         else:
             parent.content[parent.key] = (parent.key_place, node)
         parent.height = max(parent.height, node.height + (not parent.merges))
@@ -222,13 +220,6 @@ class _Composer:
 
 def _place(event: Any) -> Place:
     return event.start_mark.line, event.start_mark.column
-
-
-def _mappings(node: _Node, place: Place) -> tuple[_Node, ...]:
-    found = tuple(node.content) if isinstance(node.content, list) else (node,)
-    if not all(isinstance(each.content, dict) for each in found):
-        raise Fault("`<<` merges mappings only", place, "write `<<: *name` or `<<: [*a, *b]`")
-    return found
 
 
 def _expand(node: _Node, where: str, file: str, out: tuple[dict[str, Mark], dict[str, str]]) -> Json:

@@ -16,19 +16,6 @@ from aj.shared.template.merge import Origin, Sourced, repeated, set_values, writ
 from aj.shared.template.resolve import Resolver, shown_path
 from aj.shared.yaml import Mark
 
-__all__ = [
-    "DEFAULT_SERVICE",
-    "Issue",
-    "Listing",
-    "Origin",
-    "Template",
-    "check_template",
-    "list_templates",
-    "load_template",
-    "resolve_template",
-    "template_names",
-]
-
 DEFAULT_SERVICE = "aml"
 
 
