@@ -74,19 +74,16 @@ def parse(content: bytes, source: str) -> tuple[Rule, ...]:
 
 
 def _rule(source: str, number: int, line: bytes) -> Rule | None:
-    text = _without_trailing_blanks(line.removesuffix(b"\r").partition(b"\0")[0])
+    whole = line.removesuffix(b"\r").partition(b"\0")[0]
+    kept = whole.rstrip(b" ")
+    # an odd number of backslashes escapes the first blank
+    text = whole[: len(kept) + (len(kept) - len(kept.rstrip(b"\\"))) % 2]
     marked = text.removeprefix(b"!")
     path = marked.removesuffix(b"/")
     body = path.removeprefix(b"/")
     if not body or _regex(body) is None:
         return None
     return Rule(source, number, text, marked != text, path != marked, b"/" not in path, body)
-
-
-def _without_trailing_blanks(text: bytes) -> bytes:
-    kept = text.rstrip(b" ")
-    backslashes = len(kept) - len(kept.rstrip(b"\\"))
-    return text[: len(kept) + backslashes % 2]  # an odd number of backslashes escapes the first blank
 
 
 class Rules:

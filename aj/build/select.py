@@ -62,8 +62,6 @@ class Explanation:
     reason: str
     rule: str | None
     """`file:line: pattern` or `built-in: name` that decided, the last re-including rule included."""
-    through: bytes | None
-    """The parent folder that was excluded with all it holds."""
 
 
 def select(
@@ -124,15 +122,15 @@ def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explana
     name = raw.rpartition(b"/")[2]
     if found := rules.through(raw, folder=folder):
         at, rule = found
-        return Explanation(raw, False, "excluded", str(rule), at if at != raw else None)
+        return Explanation(raw, False, "excluded" if at == raw else f"excluded with `{shown(at)}`", str(rule))
     if raw in rules.homes:
-        return Explanation(raw, False, "aj's own state; only its `scripts/` travels", str(HOME_RULE), None)
-    if link := _link_above(root, raw):
-        return Explanation(raw, False, f"`{shown(link)}` is a link, which is packed as a link", None, link)
+        return Explanation(raw, False, "aj's own state; only its `scripts/` travels", str(HOME_RULE))
+    if link := next((parent for parent in parents(raw) if stat.S_ISLNK(_mode_of(root, parent))), None):
+        return Explanation(raw, False, f"`{shown(link)}` is a link, which is packed as a link", None)
     if mode and not (folder or stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-        return Explanation(raw, False, "neither file, folder nor link", None, None)
+        return Explanation(raw, False, "neither file, folder nor link", None)
     kept = rules.last(raw, name, folder=folder)
-    return Explanation(raw, True, "re-included" if kept else "no rule matches", str(kept) if kept else None, None)
+    return Explanation(raw, True, "re-included" if kept else "no rule matches", str(kept) if kept else None)
 
 
 class _Entries(Sequence[Entry]):
@@ -194,11 +192,10 @@ def _links(root: Path, rules: Exclusions, scan: Scan) -> tuple[list[Entry], list
             hint=f"list it in `.amltignore` as `/{shown(leaving[0])}`, or copy what it points to into the folder",
         )
     notices = [notice for link in links for notice in _link_notices(root, rules, link, scan.links[link.path])]
-    return [_link_entry(link) for link in links], notices
-
-
-def _link_entry(link: Link) -> Entry:
-    return Entry(link.path, "link", 0o777, len(link.target), sha256(link.target).hexdigest(), link.target)
+    return [
+        Entry(link.path, "link", 0o777, len(link.target), sha256(link.target).hexdigest(), link.target)
+        for link in links
+    ], notices
 
 
 def _link_notices(root: Path, rules: Exclusions, link: Link, written: bytes) -> list[Notice]:
@@ -258,7 +255,3 @@ def _mode_of(root: Path, path: bytes) -> int:
         return os.lstat(os.fsencode(root) + b"/" + path).st_mode
     except OSError:
         return 0
-
-
-def _link_above(root: Path, path: bytes) -> bytes | None:
-    return next((parent for parent in parents(path) if stat.S_ISLNK(_mode_of(root, parent))), None)

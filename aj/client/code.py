@@ -86,12 +86,11 @@ def _why(call: Call, ignore: Sequence[str], path: str) -> Answer:
     from aj.build.select import explain
 
     decision = explain(call.cwd, call.home, ignore, path)
-    through = f" with `{shown(decision.through)}`" if decision.through else ""
     document = {
         "kind": "code_why",
         "path": path,
         "packed": decision.packed,
-        "reason": f"{decision.reason}{through}",
+        "reason": decision.reason,
         "rule": decision.rule,
     }
     verb = "is packed" if decision.packed else "stays here"

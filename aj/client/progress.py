@@ -74,7 +74,8 @@ class _Bars:
         task = self._tasks.get(event.kind)
         if task is None:
             task = self._tasks[event.kind] = self._live.add_task(event.kind, total=event.total, said="")
-        rate = _rate((event.completed or 0) - before, monotonic() - since) if event.kind in _BYTES else ""
+        amount, seconds = (event.completed or 0) - before, monotonic() - since
+        rate = f", {size(int(amount / seconds))}/s" if event.kind in _BYTES and amount > 0 and seconds > 0 else ""
         self._live.update(task, completed=event.completed, total=event.total, said=_counted(event) + rate)
 
     def pause(self) -> None:
@@ -97,10 +98,6 @@ class _Bars:
         )
         live.start()
         return live
-
-
-def _rate(amount: int, seconds: float) -> str:
-    return f", {size(int(amount / seconds))}/s" if amount > 0 and seconds > 0 else ""
 
 
 def _counted(event: Event) -> str:

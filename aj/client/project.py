@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
@@ -16,7 +15,7 @@ from aj.client.show import show_fields
 from aj.shared.config import read_config
 from aj.shared.errors import NotFoundError
 from aj.shared.jsonio import Json, write_file
-from aj.shared.paths import Home, shipped
+from aj.shared.paths import shipped
 
 EDITOR_SCHEMA = "template.schema.json"
 
@@ -45,7 +44,15 @@ def init(call: Call) -> Answer:
         "written": [str(path) for path in written],
         "kept": [str(path) for path in files if path not in written],
     }
-    return Answer(document, lambda out: _show_init(out, home, written))
+
+    def show(out: Console) -> None:
+        for path in written:
+            out.line(f"wrote {path}")
+        if not written:
+            out.say(f"nothing to do: {home.root} has it all")
+        out.say("next: `aj run -t local python3 --version`")
+
+    return Answer(document, show)
 
 
 @click.group(cls=Group)
@@ -129,11 +136,3 @@ def _changed(call: Call, changes: Mapping[str, Json], said: str) -> Answer:
 def editor_schema() -> bytes:
     """What `init` puts beside the templates, so that their modeline works in every clone."""
     return (shipped("schemas") / EDITOR_SCHEMA).read_bytes()
-
-
-def _show_init(out: Console, home: Home, written: list[Path]) -> None:
-    for path in written:
-        out.line(f"wrote {path}")
-    if not written:
-        out.say(f"nothing to do: {home.root} has it all")
-    out.say("next: `aj run -t local python3 --version`")

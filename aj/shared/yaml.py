@@ -57,22 +57,30 @@ def load(content: bytes, file: str) -> Document:
     """
     marks: dict[str, Mark] = {}
     spelling: dict[str, str] = {}
-    value: Json = {}
+
+    def mark(place: Place) -> Mark:
+        return Mark(file, place[0] + 1, place[1] + 1)
+
+    def expand(node: _Node, place: Place, where: str) -> Json:
+        # its own copy of its value; `DEPTH_LIMIT` bounds the recursion
+        marks[where] = mark(place)
+        if isinstance(node.content, dict):
+            return {key: expand(item, at, where + pointer(key)) for key, (at, item) in node.content.items()}
+        if isinstance(node.content, list):
+            return [expand(item, item.place, f"{where}/{index}") for index, item in enumerate(node.content)]
+        if not isinstance(node.content, str):
+            spelling[where] = node.spelling
+        return node.content
+
     try:
         text = decode(content)
         composer = _Composer(text)
         composer.read(_events(text))
     except Fault as fault:
-        raise TemplateError(fault.message, where=str(_mark(file, fault.place)), hint=fault.hint) from None
-    if composer.root is not None:
-        marks[""] = _mark(file, composer.root.place)
-        value = _expand(composer.root, "", file, (marks, spelling))
-    notices = tuple(Notice(found.message, str(_mark(file, found.place)), found.hint) for found in composer.lints)
+        raise TemplateError(fault.message, where=str(mark(fault.place)), hint=fault.hint) from None
+    value = expand(composer.root, composer.root.place, "") if composer.root else {}
+    notices = tuple(Notice(found.message, str(mark(found.place)), found.hint) for found in composer.lints)
     return Document(value, marks, spelling, notices)
-
-
-def _mark(file: str, place: Place) -> Mark:
-    return Mark(file, place[0] + 1, place[1] + 1)
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -220,28 +228,6 @@ class _Composer:
 
 def _place(event: Any) -> Place:
     return event.start_mark.line, event.start_mark.column
-
-
-def _expand(node: _Node, where: str, file: str, out: tuple[dict[str, Mark], dict[str, str]]) -> Json:
-    """The node's own copy of its value; `DEPTH_LIMIT` bounds the recursion."""
-    marks, spelling = out
-    if isinstance(node.content, dict):
-        mapping = {}
-        for key, (place, item) in node.content.items():
-            below = where + pointer(key)
-            marks[below] = _mark(file, place)
-            mapping[key] = _expand(item, below, file, out)
-        return mapping
-    if isinstance(node.content, list):
-        items = []
-        for index, item in enumerate(node.content):
-            below = f"{where}/{index}"
-            marks[below] = _mark(file, item.place)
-            items.append(_expand(item, below, file, out))
-        return items
-    if not isinstance(node.content, str):
-        spelling[where] = node.spelling
-    return node.content
 
 
 _WORDS: Mapping[str, Json] = {

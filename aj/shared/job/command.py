@@ -58,7 +58,10 @@ def command_words(argv: Sequence[str], cwd: Path) -> tuple[str, ...]:
         )
     place = travelling_script(argv[0], cwd)
     if place is None:
-        _check_program(argv[0])
+        if _ASSIGNMENT.fullmatch(argv[0]):
+            name = argv[0].partition("=")[0]
+            hint = f"give variables by `--env {name}=…`, or start with `env {name}=…`"
+            raise CommandError(f"`{name}=` would set a variable, not start a program", where="COMMAND", hint=hint)
         return tuple(argv)
     runner = _RUNNERS.get(PurePosixPath(place).suffix)
     if runner is None:
@@ -96,13 +99,6 @@ def _check_word(word: str) -> None:
     except UnicodeEncodeError:
         hint = f"look at {word!r}, or pass the bytes in a file"
         raise CommandError("a word is not valid UTF-8", where="COMMAND", hint=hint) from None
-
-
-def _check_program(word: str) -> None:
-    if _ASSIGNMENT.fullmatch(word):
-        name = word.partition("=")[0]
-        hint = f"give variables by `--env {name}=…`, or start with `env {name}=…`"
-        raise CommandError(f"`{name}=` would set a variable, not start a program", where="COMMAND", hint=hint)
 
 
 def command_text(template_command: Sequence[str], words: Sequence[str]) -> str:
