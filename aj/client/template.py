@@ -39,7 +39,7 @@ def list_templates(call: Call) -> Answer:
         empty = f"no templates in {call.home.templates}; `aj init` writes a first one"
         show_rows(out, rows, ("name", "service", "base", "path"), empty)
         for issue in (each.issue for each in found if each.issue):
-            out.warn(Notice(issue.message, issue.where, issue.hint))
+            out.warn(issue)
 
     return Answer({"kind": "template_list", "templates": rows}, show)
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from aj.shared.errors import TemplateError
+from aj.shared.model import Notice
 from aj.shared.paths import Home
 from aj.shared.schema import load_schema
-from aj.shared.template.template import Issue, Template, check_template, load_template
+from aj.shared.template.template import Template, check_template, load_template
 from aj.shared.yaml import dump, load
 
 
@@ -24,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return home
 
 
-def issues(home: Home, config: str) -> list[Issue]:
+def issues(home: Home, config: str) -> list[Notice]:
     """What is wrong with a leaf that has these lines under `config:`, from line 3 on."""
     lines = "".join(f"  {line}\n" for line in config.splitlines())
     (home.templates / "t.yaml").write_text(f"base:\nconfig:\n{lines}")

@@ -50,15 +50,6 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing that is wrong with a template."""
-
-    where: str | None
-    message: str
-    hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Listing:
     """A leaf as `aj template list` shows it; where it cannot be resolved `service` is None and `issue` says why."""
 
@@ -66,7 +57,7 @@ class Listing:
     path: Path
     base: Json
     service: str | None
-    issue: Issue | None = None
+    issue: Notice | None = None
 
 
 def load_template(home: Home, name: str) -> Template:
@@ -89,14 +80,14 @@ def resolve_template(home: Home, name: str) -> Template:
     return _template(name, *_leaf(home, name))
 
 
-def check_template(home: Home, name: str) -> list[Issue]:
+def check_template(home: Home, name: str) -> list[Notice]:
     """All that is wrong with `template/<name>.yaml`; a fragment is only checked as YAML, for its leaves complete it."""
     resolver = Resolver(home)
     try:
         path = resolver.leaf_path(name)
         return _issues(resolver.fold(path)) if resolver.file(path).is_leaf else []
     except TemplateError as error:
-        return [Issue(error.where, error.message, error.hint)]
+        return [Notice(error.message, error.where, error.hint)]
 
 
 def template_names(home: Home) -> list[str]:
@@ -120,7 +111,7 @@ def _listing(resolver: Resolver, path: Path) -> Listing | None:
             return None
         raw, _ = set_values(resolver.fold(path))
     except TemplateError as error:
-        return Listing(path.stem, path, base, None, Issue(error.where, error.message, error.hint))
+        return Listing(path.stem, path, base, None, Notice(error.message, error.where, error.hint))
     return Listing(path.stem, path, base, str(at(raw, "/target/service", DEFAULT_SERVICE)))
 
 
@@ -150,13 +141,13 @@ def _repetitions(tree: Sourced) -> list[Notice]:
     ]
 
 
-def _issues(tree: Sourced) -> list[Issue]:
+def _issues(tree: Sourced) -> list[Notice]:
     """What the schema says about the merged config, in the order of the files' text."""
     value, origins = written_values(tree)
     found = []
     for violation in violations({"config": value}, "template"):
         mark = _nearest(origins, violation.pointer.removeprefix("/config")) or tree.origin.mark
-        found.append((mark, Issue(str(mark), violation.message, violation.hint)))
+        found.append((mark, Notice(violation.message, str(mark), violation.hint)))
     return [issue for _, issue in sorted(found, key=lambda each: astuple(each[0]))]
 
 
