@@ -16,7 +16,8 @@ def page() -> str:
     from aj.client.main import aj
 
     sections = [
-        f"## {path}\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(aj, click.Context(aj, info_name="aj"))
+        f"## {path}\n\n```text\n{text.rstrip()}\n```\n"
+        for path, text in _helps(aj, click.Context(aj, info_name="aj", **aj.context_settings))
     ]
     return "# Commands\n\nWritten by `doit docs` from the help texts.\n\n" + "\n".join(sections)
 
@@ -28,7 +29,7 @@ def _helps(command: click.Command, context: click.Context) -> Iterator[tuple[str
         for name in command.list_commands(context):
             member = command.get_command(context, name)
             assert member is not None
-            yield from _helps(member, click.Context(member, parent=context, info_name=name))
+            yield from _helps(member, click.Context(member, parent=context, info_name=name, **member.context_settings))
 
 
 if __name__ == "__main__":

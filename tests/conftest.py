@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 PROJECT = Path(__file__).parents[1]
-CONTRACTS = PROJECT.parent / "shared" / "contracts"
+pytest_plugins = ["tests.azure.fixtures"]
+
+CONTRACTS = Path(os.environ.get("AJ_CONTRACTS") or PROJECT.parent / "shared" / "contracts")
 
 _COMMON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 settings.register_profile("stable", derandomize=True, deadline=None, suppress_health_check=_COMMON)

@@ -51,9 +51,9 @@ class Sealed:
     spec: JobSpec
     payload: Json
     uploads: tuple[Upload, ...]
-    archive: Path
-    """The archive in the store, leased while the submission lives."""
-    archive_sha256: str
+    archive: Path | None = None
+    """The archive in the store, leased while the submission lives; None where another tool packs the code."""
+    archive_sha256: str | None = None
 
 
 class Effects(Protocol):

@@ -33,7 +33,7 @@ class Baseline:
     payload_sha256: str
     tree: str
     steps: Mapping[str, Mapping[str, Json]]
-    """Step → {key, target}: its key, and its target's digest."""
+    """Step → {key, target}: its key, and its target's digest; only the steps that the graph has."""
     template: Json
     payload: Json
 
@@ -45,8 +45,10 @@ def baseline_of(spec: JobSpec, outcomes: Mapping[str, Outcome]) -> Baseline:
         id=spec.identity.id,
         submitted_at=spec.identity.submitted_at,
         payload_sha256=payload["sha256"],
-        tree=archive_record(outcomes["archive"].target).tree,
-        steps={name: {"key": outcomes[name].step.key, "target": _target_digest(outcomes[name])} for name in PURE},
+        tree=archive_record(outcomes["archive"].target).tree if "archive" in outcomes else "",
+        steps={
+            name: {"key": outcomes[name].step.key, "target": _target_digest(outcomes[name])} for name in _pure(outcomes)
+        },
         template=json.loads(outcomes["template"].target),
         payload=payload["payload"],
     )
@@ -70,7 +72,7 @@ def judge(
     outcomes: Mapping[str, Outcome],
     baseline: Baseline | None,
     writes: Sequence[StepVerdict],
-    archive: ArchivePlan,
+    archive: ArchivePlan | None,
     warnings: Sequence[Notice],
 ) -> Plan:
     """The plan: each pure step `same`, `changed` or `new` against the baseline, then the writes as they were probed."""
@@ -80,7 +82,7 @@ def judge(
     plan = Plan(
         plan_id="",
         template=spec.template.name,
-        backend=spec.service,
+        backend=spec.backend,
         line=spec.template.name,
         baseline=baseline.id if baseline else None,
         would_change=baseline is None or baseline.payload_sha256 != current.payload_sha256,
@@ -155,13 +157,14 @@ def _listing(folder: Path, tree: str) -> dict[str, Any]:
 
 
 def _verdicts(
-    outcomes: Mapping[str, Outcome], baseline: Baseline | None, archive: ArchivePlan
+    outcomes: Mapping[str, Outcome], baseline: Baseline | None, archive: ArchivePlan | None
 ) -> tuple[StepVerdict, ...]:
     if baseline is None:
-        return tuple(StepVerdict(name, outcomes[name].step.kind, "new", (Why("first_run", name),)) for name in PURE)
-    changed = {name for name in PURE if baseline.steps[name]["target"] != _target_digest(outcomes[name])}
+        first = [(name, outcomes[name].step.kind) for name in _pure(outcomes)]
+        return tuple(StepVerdict(name, kind, "new", (Why("first_run", name),)) for name, kind in first)
+    changed = {name for name in _pure(outcomes) if baseline.steps[name]["target"] != _target_digest(outcomes[name])}
     verdicts = []
-    for name in PURE:
+    for name in _pure(outcomes):
         step = outcomes[name].step
         if name not in changed:
             rebuilt = tuple(why for why in outcomes[name].ran if why.reason == "target_missing")
@@ -171,10 +174,14 @@ def _verdicts(
         keys = [
             why for why in key_changes(baseline.steps[name]["key"], step.key) if why.detail not in ("tree", "digest")
         ]
-        files = [Why("input_changed", text) for text in _file_changes(archive)] if name == "archive" else []
+        files = [Why("input_changed", text) for text in _file_changes(archive)] if archive and name == "archive" else []
         why = (*keys, *files, *inputs) or (Why("key_changed", name),)
         verdicts.append(StepVerdict(name, step.kind, "changed", why))
     return tuple(verdicts)
+
+
+def _pure(outcomes: Mapping[str, Outcome]) -> list[str]:
+    return [name for name in PURE if name in outcomes]
 
 
 def _file_changes(archive: ArchivePlan) -> list[str]:

@@ -1,10 +1,11 @@
-"""What in a file deserves a word to its owner: it looks like a credential, or like a script that cannot start."""
+"""What in the code deserves a word to its owner: credentials, scripts that cannot start, more than can be sent."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from aj.shared.errors import CodeError
 from aj.shared.model import Notice
 from aj.shared.paths import shown
 
@@ -58,6 +59,19 @@ def remark_notices(remarked: Sequence[tuple[bytes, int]]) -> list[Notice]:
         if paths := [path for path, bits in remarked if bits & bit]:
             notices.append(Notice(f"{text}: {named(paths)}", where=shown(paths[0]), hint=hint))
     return notices
+
+
+def check_size(packed: int, limit: int | None, files: Iterable[tuple[bytes, int]]) -> None:
+    """`CodeError` when the archive has more bytes than its store takes in one request; `files` are paths and sizes."""
+    if limit is None or packed <= limit:
+        return
+    largest = sorted(files, key=lambda file: file[1], reverse=True)[:_NAMED_SHOWN]
+    names = ", ".join(f"`{shown(path)}` ({size / 2**20:,.0f} MiB)" for path, size in largest)
+    raise CodeError(
+        f"the code archive has {packed / 2**20:,.0f} MiB, but one upload takes {limit / 2**20:,.0f} MiB at most",
+        where=shown(largest[0][0]) if largest else None,
+        hint=f"the largest files are {names}: list what the job does not need in `.amltignore`, or mount it",
+    )
 
 
 def named(paths: Sequence[bytes]) -> str:

@@ -8,10 +8,13 @@ import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from aj.build.generated import bootstrap
 from aj.shared import yaml
 from aj.shared.errors import PayloadError
+from aj.shared.job import amlt
 from aj.shared.jsonio import Json, canonical, read_json, sha256
 from aj.shared.model import ArchiveRecord, JobSpec, to_json
 from aj.shared.paths import shipped
@@ -32,14 +35,21 @@ def backend_folder(service: str) -> Path:
     return describe(service).folder or shipped("backends") / service
 
 
-def render_payload(spec: JobSpec, facts: Json, archive: ArchiveRecord) -> Json:
+def render_payload(
+    spec: JobSpec, facts: Json, archive: ArchiveRecord, provenance: Mapping[str, str] = MappingProxyType({})
+) -> Json:
     """What the backend would send for `spec`, checked by its schema; `PayloadError` names template and line.
 
-    Pure: equal arguments give an equal document on every machine. The template sees `spec`, `facts` and `archive`
-    as plain JSON.
+    Pure: equal arguments give an equal document on every machine. The template sees `spec`, `facts`, `archive`,
+    `bootstrap` and `provenance` as plain JSON. Like identity, `provenance` (`git_commit`, `git_dirty`, `aj_version`) is
+    part of what is sent and not of what is compared.
     """
+    if spec.via == amlt.NAME:
+        return amlt.payload(spec)
     folder = backend_folder(spec.service)
-    names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive)}
+    script = {"sha256": "0" * 64 if archive is SYMBOLIC_ARCHIVE else sha256(bootstrap().read_bytes())}
+    names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive), "bootstrap": script}
+    names["provenance"] = dict(provenance)
     text = _render(_documents(folder), "payload.yaml.j2", names)
     payload = yaml.load(text.encode(), f"{folder.name}/payload.yaml.j2").value
     check(payload, describe(spec.service).payload_schema, f"the {spec.service} payload of `{spec.name}`")
@@ -62,12 +72,18 @@ def symbolic_facts(service: str) -> Json:
     return read_json(path) if path.exists() else {}
 
 
+def renderer(spec: JobSpec) -> str:
+    """What renders the job's payload, as a word that changes with it."""
+    return spec.via or backend_digest(spec.service)
+
+
 @cache
 def backend_digest(service: str) -> str:
     """A digest over the backend's folder: another template renders another payload."""
     folder = backend_folder(service)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return sha256(canonical({path.relative_to(folder).as_posix(): sha256(path.read_bytes()) for path in files}))
+    digests = {path.relative_to(folder).as_posix(): sha256(path.read_bytes()) for path in files}
+    return sha256(canonical({**digests, "bootstrap": sha256(bootstrap().read_bytes())}))
 
 
 def yaml_scalar(value: Any) -> str:

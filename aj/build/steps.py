@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from aj.build.archive import FORMAT as ARCHIVE_FORMAT
 from aj.build.archive import pack
 from aj.build.effects import Effects, JobReceipt, Receipt, Sealed, Upload
-from aj.build.render import backend_digest, payload_sha256, render_payload
+from aj.build.render import SYMBOLIC_ARCHIVE, payload_sha256, render_payload, renderer
 from aj.build.select import Selection
 from aj.build.step import Step
 from aj.build.store import Store
@@ -39,9 +41,20 @@ class Inputs:
 
 def graph(inputs: Inputs, emit: Emit) -> tuple[Step, ...]:
     """The steps up to the payload. Targets hide environment values: clear ones stay in memory and in what is sent."""
-    template, spec = _template(inputs), _spec(inputs)
+    template, spec = _described(inputs.spec, inputs.folder)
     archive, facts = _archive(inputs, emit), _facts(inputs)
-    return template, spec, archive, facts, _payload(inputs, spec, archive, facts)
+
+    def render() -> Json:
+        return render_payload(inputs.spec, read_json(facts.writes), archive_record(archive.writes))
+
+    return template, spec, archive, facts, _payload(inputs.spec, (spec, archive, facts), render)
+
+
+def document_graph(spec: JobSpec, folder: Path) -> tuple[Step, ...]:
+    """The steps of a job that another tool packs and submits: its payload needs no archive and no facts."""
+    template, described = _described(spec, folder)
+    render = partial(render_payload, spec, {}, SYMBOLIC_ARCHIVE)
+    return template, described, _payload(spec, (described,), render)
 
 
 def archive_record(target: bytes | Path) -> ArchiveRecord:
@@ -52,20 +65,24 @@ def archive_record(target: bytes | Path) -> ArchiveRecord:
     return ArchiveRecord(**document)
 
 
-def _template(inputs: Inputs) -> Step:
-    template = inputs.spec.template
+def _described(spec: JobSpec, folder: Path) -> tuple[Step, Step]:
+    template = _template(spec, folder)
+    return template, _spec(spec, template, folder / "spec.json")
+
+
+def _template(spec: JobSpec, folder: Path) -> Step:
+    template = spec.template
     return Step(
         name="template",
         kind="pure",
         reads=(),
-        writes=inputs.folder / "template.json",
+        writes=folder / "template.json",
         key={"format": FORMAT, "sources": {source.path: source.sha256 for source in template.sources}},
-        run=lambda: canonical(redact(template.raw, env_names(inputs.spec))),
+        run=lambda: canonical(redact(template.raw, env_names(spec))),
     )
 
 
-def _spec(inputs: Inputs) -> Step:
-    spec = inputs.spec
+def _spec(spec: JobSpec, template: Step, writes: Path) -> Step:
     document = spec_to_json(spec)
     own = {name: value for name, value in document.items() if name != "template"}
 
@@ -76,8 +93,8 @@ def _spec(inputs: Inputs) -> Step:
     return Step(
         name="spec",
         kind="pure",
-        reads=(inputs.folder / "template.json",),
-        writes=inputs.folder / "spec.json",
+        reads=(template.writes,),
+        writes=writes,
         key={
             "format": FORMAT,
             "service": spec.service,
@@ -116,24 +133,24 @@ def _facts(inputs: Inputs) -> Step:
     )
 
 
-def _payload(inputs: Inputs, spec: Step, archive: Step, facts: Step) -> Step:
+def _payload(spec: JobSpec, reads: tuple[Step, ...], render: Callable[[], Json]) -> Step:
     def run() -> bytes:
-        payload = render_payload(inputs.spec, read_json(facts.writes), archive_record(archive.writes))
-        return canonical({"sha256": payload_sha256(payload), "payload": redact(payload, env_names(inputs.spec))})
+        payload = render()
+        return canonical({"sha256": payload_sha256(payload), "payload": redact(payload, env_names(spec))})
 
     return Step(
         name="payload",
         kind="pure",
-        reads=(spec.writes, archive.writes, facts.writes),
-        writes=inputs.folder / "payload.json",
-        key={"format": FORMAT, "backend": backend_digest(inputs.spec.service)},
+        reads=tuple(step.writes for step in reads),
+        writes=reads[0].writes.with_name("payload.json"),
+        key={"format": FORMAT, "backend": renderer(spec)},
         run=run,
     )
 
 
 def writes(sealed: Sealed, effects: Effects, facts: Json, folder: Path, emit: Emit) -> tuple[Step, ...]:
     """The guarded half: an upload for each file that must be there, then one submission. Targets are the receipts."""
-    uploads = tuple(_upload(upload, effects, facts, folder, emit) for upload in sealed.uploads)
+    uploads = _uploads(sealed.uploads, effects, facts, folder, emit)
 
     def submit() -> bytes:
         receipts = {upload.name: Receipt(**read_json(folder / f"{upload.name}.json")) for upload in sealed.uploads}
@@ -159,16 +176,25 @@ def job_receipt(target: bytes) -> JobReceipt:
     return JobReceipt(**json.loads(target))
 
 
-def _upload(upload: Upload, effects: Effects, facts: Json, folder: Path, emit: Emit) -> Step:
-    def run() -> bytes:
-        receipt = effects.present(upload, facts) or effects.upload(upload, facts, emit)
-        return canonical(to_json(receipt))
+def _uploads(uploads: Sequence[Upload], effects: Effects, facts: Json, folder: Path, emit: Emit) -> tuple[Step, ...]:
+    """Files do not wait for each other: the first step to run sends them all side by side, each reports its own."""
 
-    return Step(
-        name=f"upload-{upload.name}",
-        kind="write",
-        reads=(),
-        writes=folder / f"{upload.name}.json",
-        key={"sha256": upload.sha256, "size": upload.size},
-        run=run,
-    )
+    @cache
+    def sent() -> Mapping[str, Future[Receipt]]:
+        def one(upload: Upload) -> Receipt:
+            return effects.present(upload, facts) or effects.upload(upload, facts, emit)
+
+        with ThreadPoolExecutor(len(uploads), thread_name_prefix="upload") as pool:
+            return {upload.name: pool.submit(one, upload) for upload in uploads}
+
+    def step(upload: Upload) -> Step:
+        return Step(
+            name=f"upload-{upload.name}",
+            kind="write",
+            reads=(),
+            writes=folder / f"{upload.name}.json",
+            key={"sha256": upload.sha256, "size": upload.size},
+            run=lambda: canonical(to_json(sent()[upload.name].result())),
+        )
+
+    return tuple(map(step, uploads))

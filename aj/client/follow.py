@@ -17,18 +17,22 @@ class Logs(Protocol):
     """The part of the SDK's client that gives a job's output."""
 
     def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
-        """A page: chunks [{stream, text}], the cursor for the next page, finished."""
+        """A page: chunks [{stream, text}], the cursor for the next page, finished; perhaps a note."""
         ...
 
 
 @dataclass(slots=True)
 class Follower:
-    """Reads one job's output and gives whole lines to `write`; `prefixed` puts the rank in front of each."""
+    """Reads one job's output and gives whole lines to `write`; `prefixed` puts the rank in front of each.
+
+    `say` is told once why there is nothing yet.
+    """
 
     client: Logs
     name: str
     write: Callable[[str], None]
     prefixed: bool
+    say: Callable[[str], object] | None = None
     tails: dict[str, str] = field(default_factory=dict)
     """The last lines of each stream so far."""
     _cursor: Mapping[str, int] = field(default_factory=dict)
@@ -54,6 +58,9 @@ class Follower:
     def _take(self) -> Mapping[str, Any]:
         page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
         self._cursor = page["cursor"]
+        if self.say and (note := page.get("note")):
+            self.say(note)
+            self.say = None
         for chunk in page["chunks"]:
             whole, newline, rest = (self._begun.pop(chunk["stream"], "") + chunk["text"]).rpartition("\n")
             if newline:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,10 +12,16 @@ from aj.client.call import Call
 from aj.client.commands import Group
 from aj.client.console import Answer, Console
 from aj.client.follow import Follower
+from aj.client.options import whole_number
 from aj.client.show import show_fields, show_rows
 from aj.shared.errors import InterruptedByUser
 
+if TYPE_CHECKING:
+    from aj.sdk import Client
+
 _COLUMNS = ("azure_name", "status", "backend", "nodes", "created_at", "ended_at")
+LISTED = 50
+"""Rows of a list without `--limit`."""
 _reference = click.argument("ref", metavar="REF")
 
 
@@ -26,10 +34,15 @@ def job() -> None:
 
 
 @job.command("list")
+@click.option("--limit", callback=whole_number, metavar="N", help=f"So many at most, the newest. Default {LISTED}.")
+@click.option("--status", metavar="WORD", help="Only jobs that are so, such as `Running`.")
+@click.option("--experiment", metavar="NAME", help="Only jobs of this experiment.")
+@click.option("--backend", metavar="NAME", help="Only jobs of this backend.")
 @click.pass_obj
-def list_jobs(call: Call) -> Answer:
+def list_jobs(call: Call, /, limit: int | None, **wanted: str | None) -> Answer:
     """List jobs, newest first."""
-    jobs = call.connect().jobs()
+    given = {name: value for name, value in wanted.items() if value is not None}
+    jobs = call.connect().jobs(limit or LISTED, **given)
     return Answer({"kind": "job_list", "jobs": jobs}, lambda out: show_rows(out, jobs, _COLUMNS, "no jobs yet"))
 
 
@@ -57,15 +70,17 @@ def status(call: Call, ref: str) -> Answer:
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on until the job has ended. Ctrl-C stops following, not the job."
 )
+@click.option("--file", "stream", metavar="NAME", help="Only this log file, or this rank; a wrong one lists them.")
 @click.pass_obj
-def logs(call: Call, ref: str, follow: bool) -> Answer:
-    """Print a job's output; the rank stands in front of each line when there are several processes."""
+def logs(call: Call, ref: str, follow: bool, stream: str | None) -> Answer:
+    """Print a job's output; rank or file stands in front of each line when there are several."""
     client = call.connect()
     found = client.job(ref)
     name = str(found["azure_name"])
     kept: list[str] = []
     write = kept.append if call.console.machine else call.console.stream
-    follower = Follower(client, name, write, prefixed=_several(found))
+    prefixed = stream is None and _several(found)
+    follower = Follower(_OneStream(client, stream), name, write, prefixed=prefixed, say=call.console.say)
     try:
         if follow:
             follower.to_the_end()
@@ -87,6 +102,17 @@ def cancel(call: Call, ref: str) -> Answer:
     canceled = call.connect().cancel_job(ref)
     document = {"kind": "command_result", "action": "cancel", **canceled}
     return Answer(document, lambda out: out.line(f"{canceled['azure_name']} {canceled['status']}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _OneStream:
+    """The logs of a job, or one of them."""
+
+    client: Client
+    stream: str | None
+
+    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
+        return self.client.job_logs(ref, cursor, self.stream)
 
 
 def _several(found: dict[str, Any]) -> bool:

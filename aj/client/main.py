@@ -29,6 +29,14 @@ _COMMANDS = {
         "queue": ("aj.client.queue:queue", "List, wait for and cancel queued submissions."),
         "list": ("aj.client.queue:list_records", "List every attempt to submit, newest first."),
     },
+    "Azure": {
+        "ws": ("aj.client.resources:ws", "List Azure ML workspaces, and choose this project's."),
+        "exp": ("aj.client.resources:exp", "List experiments."),
+        "quota": ("aj.client.resources:quota", "List what there is to run on."),
+        "sku": ("aj.client.resources:sku", "List the machines of Singularity."),
+        "image": ("aj.client.resources:image", "List the images of Singularity."),
+        "auth": ("aj.client.resources:auth", "Show whom Azure takes you for."),
+    },
     "Review": {
         "template": ("aj.client.template:template", "List, show and validate templates."),
         "code": ("aj.client.code:code", "Show which files would travel with a job."),

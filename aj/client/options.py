@@ -62,8 +62,9 @@ def job_words(call: Call, *, argv: tuple[str, ...], env: tuple[str, ...], **shap
     return JobWords(argv=argv, env=parse_env(env, call.env), **shape)
 
 
-def build(call: Call, words: JobWords, identity: Identity) -> Built:
-    """Template, flags and command as a JobSpec, with the warnings that came up."""
+def build(call: Call, words: JobWords, identity: Identity, via: str | None = None) -> Built:
+    """Template, flags and command as a JobSpec, with the warnings that came up; `via` is `JobSpec.via`."""
+    from aj.shared.job import amlt
     from aj.shared.job.build import Invocation, build_spec
     from aj.shared.template.template import load_template
 
@@ -74,12 +75,20 @@ def build(call: Call, words: JobWords, identity: Identity) -> Built:
         processes=words.processes,
         processes_per_node=words.processes_per_node,
         env=words.env,
+        via=via,
     )
-    return build_spec(load_template(call.home, chosen_template(call, words)), invocation, identity)
+    template = load_template(call.home, chosen_template(call, words))
+    built = build_spec(template, invocation, identity)
+    if via == amlt.NAME:
+        amlt.review(template, built.spec)
+    return built
 
 
 def stand_in(template: Template) -> tuple[Built, dict[str, int]]:
-    """The job of a template without a command line, and what had to be assumed: 1 where it leaves its shape open."""
+    """The job of a template without a command line, and what had to be assumed where it leaves its shape open.
+
+    That is what its SKU says, else 1.
+    """
     from aj.shared.job.build import Invocation, build_spec
     from aj.shared.model import Identity
 
@@ -87,9 +96,21 @@ def stand_in(template: Template) -> tuple[Built, dict[str, int]]:
         "nodes": ("jobs", 0, "instance_count"),
         "processes": ("target", "gpus_per_node"),
     }
-    assumed = {name: 1 for name, key in keys.items() if template.get(*key) is None}
+    said = _said_by_sku(template)
+    assumed = {name: said.get(name) or 1 for name, key in keys.items() if template.get(*key) is None}
     invocation = Invocation(PLACEHOLDER, Path("/"), assumed.get("nodes"), assumed.get("processes"))
     return build_spec(template, invocation, Identity.symbolic(template.name)), assumed
+
+
+def _said_by_sku(template: Template) -> dict[str, int | None]:
+    from aj.shared.errors import ShapeError
+    from aj.shared.sku import parse_sku
+
+    try:
+        sku = parse_sku(str(template.get("jobs", 0, "sku", default="")), "")
+    except ShapeError:  # none, or one with placeholders or ranges
+        return {}
+    return {"nodes": sku.nodes, "processes": sku.count}
 
 
 def chosen_template(call: Call, words: JobWords) -> str:
@@ -125,6 +146,11 @@ def complete_template(ctx: click.Context, _param: click.Parameter, incomplete: s
     except (AjError, OSError):
         names = []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def via_amlt(_ctx: click.Context, _param: click.Parameter, value: bool) -> str | None:
+    """The callback of `--amlt`: what `JobSpec.via` becomes."""
+    return "amlt" if value else None
 
 
 def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
@@ -164,3 +190,11 @@ _JOB_OPTIONS = (
     ),
     click.argument("argv", metavar="COMMAND [ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
+amlt_option = click.option(
+    "--amlt",
+    "via",
+    is_flag=True,
+    callback=via_amlt,
+    help="Have `amlt` pack the code and submit the job; the daemon runs it.",
+)
+"""Of commands that can go the amlt way."""

@@ -11,7 +11,7 @@ import click
 from aj.client.call import Call
 from aj.client.commands import UsageError
 from aj.client.console import Answer, Console, failure
-from aj.client.options import JobCommand, build, fresh_identity, job_options, job_words
+from aj.client.options import JobCommand, amlt_option, build, fresh_identity, job_options, job_words
 from aj.client.progress import progress
 from aj.client.show import show_plan
 from aj.shared.clock import new_id
@@ -42,6 +42,7 @@ class PlanCommand(JobCommand):
 
 @click.command(cls=PlanCommand)
 @job_options
+@amlt_option
 @click.option("--offline", is_flag=True, help="Ask no remote: what lies there is `unknown`.")
 @click.option("--check", is_flag=True, help="Exit 3 when the next run would send something other than the last one.")
 @click.option(
@@ -52,14 +53,14 @@ class PlanCommand(JobCommand):
 )
 @click.option("--json", "machine", is_flag=True, expose_value=False, help="As `aj --json plan`.")
 @click.pass_obj
-def plan(call: Call, /, offline: bool, check: bool, output: str | None, **options: Any) -> Answer:
+def plan(call: Call, /, check: bool, output: str | None, **options: Any) -> Answer:
     """Show what the next run would do, and do none of it.
 
     The template, the archive and the payload are really built, then compared with the last submitted run of the same
     template. Nothing is uploaded, submitted or recorded.
     """
     try:
-        return _planned(call, offline, check, output, options)
+        return _planned(call, check, output, options)
     except UsageError:
         raise
     except AjError as error:
@@ -79,9 +80,10 @@ def _refuse_to_travel(call: Call, spec: JobSpec, output: str) -> None:
         raise InputError(f"`{output}` would travel with the code", where="-o", hint=hint)
 
 
-def _planned(call: Call, offline: bool, check: bool, output: str | None, options: dict[str, Any]) -> Answer:
+def _planned(call: Call, check: bool, output: str | None, options: dict[str, Any]) -> Answer:
+    offline, via = options.pop("offline"), options.pop("via")
     words = job_words(call, **options)
-    built = build(call, words, fresh_identity(call, words, new_id()))
+    built = build(call, words, fresh_identity(call, words, new_id()), via)
     if output:
         _refuse_to_travel(call, built.spec, output)
     with progress(call.console) as emit:

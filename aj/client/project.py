@@ -13,24 +13,30 @@ from aj.client.console import Answer, Console
 from aj.client.options import complete_template
 from aj.client.show import show_fields
 from aj.shared.config import read_config
-from aj.shared.errors import NotFoundError
+from aj.shared.errors import ChildError, NotFoundError
 from aj.shared.jsonio import Json, write_file
 from aj.shared.paths import shipped
 
 EDITOR_SCHEMA = "template.schema.json"
 
 
+_VERSION_SECONDS = 60
+
+
 @click.command(cls=Command)
+@click.argument("what", required=False, metavar="[amlt]", type=click.Choice(["amlt"]))
 @click.pass_obj
-def init(call: Call) -> Answer:
+def init(call: Call, what: str | None) -> Answer:
     """Write a first template, an ignore file and the schema that editors use, under AJ_HOME.
 
-    What exists is never changed. It asks nothing and needs no network.
+    `aj init amlt` looks for amlt too, and writes a template for it. What exists is never changed. It asks nothing and
+    needs no network.
     """
     home = call.home
+    name = what or "local"
     texts = shipped("backends") / "init"
     files = {
-        home.templates / "local.yaml": (texts / "local.yaml").read_bytes(),
+        home.templates / f"{name}.yaml": (texts / f"{name}.yaml").read_bytes(),
         home.root / ".gitignore": (texts / "gitignore").read_bytes(),
         home.root / EDITOR_SCHEMA: editor_schema(),
     }
@@ -44,15 +50,35 @@ def init(call: Call) -> Answer:
         "written": [str(path) for path in written],
         "kept": [str(path) for path in files if path not in written],
     }
+    if what:
+        call.console.say(f"found {_amlt_version(call)}")
 
     def show(out: Console) -> None:
         for path in written:
             out.line(f"wrote {path}")
         if not written:
             out.say(f"nothing to do: {home.root} has it all")
-        out.say("next: `aj run -t local python3 --version`")
+        out.say(f"next: `aj run {'--amlt ' if what else ''}-t {name} python3 --version`")
 
     return Answer(document, show)
+
+
+def _amlt_version(call: Call) -> str:
+    import shutil
+    import subprocess
+
+    from aj.shared.job.amlt import MISSING
+
+    program = shutil.which("amlt", path=call.env.get("PATH"))
+    if program is None:
+        raise ChildError("`amlt` is not on PATH", where="aj init amlt", hint=MISSING)
+    try:
+        ran = subprocess.run(
+            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_VERSION_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ChildError(f"`{program} --version` does not work: {error}", where="aj init amlt", hint=MISSING) from error
+    return f"{ran.stdout.decode('utf-8', 'replace').strip()} at {program}"
 
 
 @click.group(cls=Group)

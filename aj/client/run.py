@@ -11,10 +11,10 @@ import click
 from aj.client.call import Call
 from aj.client.commands import UsageError
 from aj.client.console import Answer, Console
-from aj.client.options import JobCommand, JobWords, build, fresh_identity, job_options, job_words
+from aj.client.options import JobCommand, JobWords, amlt_option, build, fresh_identity, job_options, job_words
 from aj.client.submit import Submission, document_of, failed
 from aj.shared.clock import new_id
-from aj.shared.errors import AjError, UnknownServiceError
+from aj.shared.errors import AjError
 
 if TYPE_CHECKING:
     from aj.shared.model import JobSpec
@@ -29,7 +29,7 @@ class Ways:
     queue: bool
     follow: bool | None
     """None: as the backend does."""
-    amlt: bool
+    via: str | None
 
 
 @click.command(cls=JobCommand)
@@ -49,7 +49,7 @@ class Ways:
     default=None,
     help="Show the job's output to its end. Local jobs are followed unless you say no.",
 )
-@click.option("--amlt", is_flag=True, help="Submit by `amlt run`: not part of this version.")
+@amlt_option
 @click.pass_obj
 def run(call: Call, /, **options: Any) -> Answer:
     """Build a job from a template, these options and COMMAND, and submit it.
@@ -73,12 +73,6 @@ def run(call: Call, /, **options: Any) -> Answer:
 
 
 def _refuse_contradictions(words: JobWords, ways: Ways) -> None:
-    if ways.amlt:
-        raise UnknownServiceError(
-            "the amlt backend is not part of this version",
-            where="--amlt",
-            hint="`aj run -d` writes the amlt-shaped YAML, which you can give to `amlt run` yourself",
-        )
     if ways.plan_file and words.given():
         hint = "leave COMMAND and the job's options out"
         raise UsageError("a saved plan already says what to run", where="--plan", hint=hint)
@@ -87,6 +81,8 @@ def _refuse_contradictions(words: JobWords, ways: Ways) -> None:
         ("-d", "--plan", ways.dry_run and ways.plan_file),
         ("-d", "--follow", ways.dry_run and ways.follow),
         ("--queue", "--follow", ways.queue and ways.follow),
+        ("--amlt", "--follow", ways.via and ways.follow),
+        ("--amlt", "--plan", ways.via and ways.plan_file),
     ):
         if both:
             raise UsageError(f"`{one}` and `{other}` exclude each other", where="aj run", hint="leave one of them out")
@@ -98,20 +94,22 @@ def _spec(call: Call, words: JobWords, ways: Ways, aj_id: str) -> tuple[JobSpec,
         from aj.client.saved import read_saved
 
         return read_saved(call.home, Path(ways.plan_file), aj_id)
-    built = build(call, words, fresh_identity(call, words, aj_id))
+    built = build(call, words, fresh_identity(call, words, aj_id), ways.via)
     for notice in built.warnings:
         call.console.warn(notice)
     return built.spec, None
 
 
 def _dry_run(call: Call, spec: JobSpec) -> Answer:
-    from aj.shared.job.amlt import amlt_document
+    from aj.shared.job.amlt import amlt_document, with_code
     from aj.shared.jsonio import write_file
     from aj.shared.redact import redact, secret_names
     from aj.shared.yaml import dump
 
-    config = amlt_document(spec)
     path = call.home.dryrun / f"{spec.identity.id}.yaml"
+    config = amlt_document(spec)
+    if spec.via:
+        config = with_code(config, path, call.cwd, call.home)
     write_file(path, dump(config).encode("utf-8", "surrogatepass"))
     hidden = secret_names(spec)
     shown = redact(config, hidden)

@@ -79,7 +79,8 @@ def show_plan(out: Console, plan: Mapping[str, Any]) -> None:
     for step in plan["steps"]:
         sign, style = _VERDICTS[step["verdict"]]
         out.painted(f"  {sign} {step['name']:<{width}}  {step['verdict']:<7}  {_why(step)}".rstrip(), style)
-    _show_files(out, plan["archive"])
+    if plan["archive"]:
+        _show_files(out, plan["archive"])
     for name, diff in plan["diffs"].items():
         if diff:
             out.line()

@@ -68,7 +68,7 @@ class Submission:
     def _attached(self) -> bool:
         from aj.shared.spec import describe
 
-        return describe(self.spec.service).attached
+        return self.spec.via is None and describe(self.spec.service).attached
 
     def _followed(self, client: Client, result: Mapping[str, Any]) -> Answer:
         console, name = self.call.console, str(result["azure_name"])
@@ -107,7 +107,7 @@ def document_of(spec: JobSpec, status: Status) -> dict[str, Json]:
         **dict.fromkeys(_ABSENT),
         "id": spec.identity.id,
         "name": spec.name,
-        "backend": spec.service,
+        "backend": spec.backend,
         "template": spec.template.name,
         "nodes": spec.shape.nodes,
         "processes": spec.shape.processes,
@@ -127,7 +127,8 @@ def failed(known: Mapping[str, Json], error: AjError) -> Answer:
 
 def _show_sent(out: Console, result: Mapping[str, Any]) -> None:
     show_result(out.painted, result)
-    out.painted(f"  follow  {way_on(result)}")
+    if result["backend"] != "amlt" or result["status"] == "queued":  # its note says how to follow it there
+        out.painted(f"  follow  {way_on(result)}")
 
 
 def _ended(job: Mapping[str, Any], follower: Follower, result: Mapping[str, Any]) -> Answer:

@@ -109,9 +109,10 @@ class Client:
                     raise
                 self._daemon.ensure(emit)
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """The jobs of the backends that this project has used, newest first."""
-        found = self._get("/v1/jobs", remote=True)["jobs"]
+    def jobs(self, limit: int | None = None, **wanted: str) -> list[dict[str, Any]]:
+        """The jobs of the backends that this project uses, newest first; `wanted`: status, experiment, backend."""
+        query = {**({"limit": str(limit)} if limit is not None else {}), **wanted}
+        found = self._get("/v1/jobs" + (f"?{urlencode(query)}" if query else ""), remote=True)["jobs"]
         assert isinstance(found, list)
         return found
 
@@ -121,18 +122,27 @@ class Client:
         assert isinstance(found, dict)
         return found
 
-    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None) -> dict[str, Any]:
-        """A page of its output: chunks [{stream, text}], the cursor for the next page, finished."""
+    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, stream: str | None = None) -> dict[str, Any]:
+        """A page of its output: chunks [{stream, text}], the cursor for the next page, finished, streams, note.
+
+        `stream` chooses one: a rank, or the name of a log file.
+        """
         import json
 
-        query = urlencode({"cursor": json.dumps(dict(cursor))}) if cursor else ""
-        return self._get(f"/v1/jobs/{_word(ref)}/logs?{query}", remote=True)
+        query = {**({"cursor": json.dumps(dict(cursor))} if cursor else {}), **({"stream": stream} if stream else {})}
+        return self._get(f"/v1/jobs/{_word(ref)}/logs?{urlencode(query)}", remote=True)
 
     def cancel_job(self, ref: str) -> dict[str, Any]:
         """End a job: azure_name and the status after."""
         from aj.sdk.transport import REMOTE_SECONDS
 
         return self._post(f"/v1/jobs/{_word(ref)}/cancel", patience=REMOTE_SECONDS)
+
+    def azure(self, topic: str) -> dict[str, Any]:
+        """What this caller can see in Azure: `login`, `workspaces`, `workspace`, `experiments`, `quota`, and of
+        Singularity `clusters`, `skus`, `images`.
+        """
+        return self._get(f"/v1/azure/{_word(topic)}", remote=True)
 
     def shutdown(self, force: bool = False, emit: Emit = nowhere) -> dict[str, Any]:
         """End the daemon once it has finished what it is doing, or at once: pid, waiting_for, abandoned, kept.
@@ -147,24 +157,34 @@ class Client:
 
         return Transport(self._daemon.place.socket, self.root)
 
+    @property
+    def _remote_way(self) -> Transport:
+        from dataclasses import replace
+
+        from aj.shared.caller import to_header
+
+        return replace(self._way, caller=to_header(self._daemon.env, self.root))
+
     def _get(self, path: str, *, remote: bool = False) -> dict[str, Any]:
         from aj.sdk.transport import ANSWER_SECONDS, REMOTE_SECONDS, LostError, NotSentError
 
         patience = REMOTE_SECONDS if remote else ANSWER_SECONDS
+        way = self._remote_way if remote else self._way
         try:
-            return self._way.request("GET", path, patience=patience)
+            return way.request("GET", path, patience=patience)
         except (NotSentError, LostError):
             self._daemon.ensure()
-            return self._way.request("GET", path, patience=patience)
+            return way.request("GET", path, patience=patience)
 
     def _post(self, path: str, *, patience: float = 0) -> dict[str, Any]:
         from aj.sdk.transport import ANSWER_SECONDS, NotSentError
 
+        way = self._remote_way if patience else self._way
         try:
-            return self._way.request("POST", path, {}, patience=patience or ANSWER_SECONDS)
+            return way.request("POST", path, {}, patience=patience or ANSWER_SECONDS)
         except NotSentError:
             self._daemon.ensure()
-            return self._way.request("POST", path, {}, patience=patience or ANSWER_SECONDS)
+            return way.request("POST", path, {}, patience=patience or ANSWER_SECONDS)
 
     def _listed(self, path: str, key: str, emit: Emit) -> list[dict[str, Any]]:
         document = self._get(path)

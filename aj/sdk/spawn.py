@@ -25,7 +25,10 @@ POLL_SECONDS = 0.01
 STARTS = 3
 """Daemons that one client starts before it gives up: two versions of aj might replace each other's for ever."""
 TAIL_BYTES = 4000
-KEPT_BY_DAEMON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR")
+KEPT_BY_DAEMON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR"),
+    *("IDENTITY_ENDPOINT", "IDENTITY_HEADER", "MSI_ENDPOINT", "MSI_SECRET"),
+)
 """Caller's names that the process itself needs; a caller's choices reach it in requests only."""
 
 

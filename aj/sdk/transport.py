@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from aj.shared.caller import CALLER_HEADER
 from aj.shared.clock import monotonic
 from aj.shared.errors import DaemonBusyError, DaemonError, WaitTimeoutError, from_wire
 from aj.shared.fingerprint import ROOT_HEADER
@@ -40,6 +41,8 @@ class Transport:
 
     path: Path
     root: Path | None = None
+    caller: str | None = None
+    """Who looks at a remote: a header of `aj.shared.caller`."""
 
     def request(self, method: str, path: str, body: Json = None, *, patience: float = ANSWER_SECONDS) -> dict[str, Any]:
         """One JSON answer; the daemon's own errors are raised with their type."""
@@ -80,6 +83,8 @@ class Transport:
         headers = {"Content-Type": "application/json"}
         if self.root is not None:
             headers[ROOT_HEADER] = quote(os.fsencode(self.root))
+        if self.caller is not None:
+            headers[CALLER_HEADER] = self.caller
         try:
             connection.request(method, path, None if body is None else compact(body), headers)
         except TimeoutError as error:

@@ -16,7 +16,7 @@ from time import sleep
 from typing import IO
 
 from aj.shared.clock import monotonic
-from aj.shared.errors import ChildError
+from aj.shared.errors import ChildEndedError, ChildError
 from aj.shared.redact import redact_text
 
 KEPT = 64 * 1024
@@ -54,8 +54,8 @@ class Output:
 def run(child: Child, line: Callable[[str], None] | None = None) -> Output:
     """Run it to its end; `line` gets each line of both streams as it comes.
 
-    `ChildError` with command, status, stdout and stderr when it cannot be started, fails, takes too long or is
-    canceled; in the last two cases its whole process group has ended.
+    `ChildError` with command, status, stdout and stderr when it cannot be started or fails; `ChildEndedError` when it
+    takes too long or is canceled: then its whole process group has ended.
     """
     try:
         process = subprocess.Popen(
@@ -81,8 +81,10 @@ def run(child: Child, line: Callable[[str], None] | None = None) -> Output:
     if ending:
         _end(process)
     output = Output(pipes.text(process.stdout), pipes.text(process.stderr))
-    if ending or process.returncode:
-        raise _failure(child, ending or f"failed with status {process.returncode}", output)
+    if ending:
+        raise ChildEndedError(_failure(child, ending, output))
+    if process.returncode:
+        raise ChildError(_failure(child, f"failed with status {process.returncode}", output))
     return output
 
 
@@ -207,12 +209,12 @@ def _has_exited(pid: int) -> bool:
         return True
 
 
-def _failure(child: Child, ending: str, output: Output) -> ChildError:
+def _failure(child: Child, ending: str, output: Output) -> str:
     streams = (("stdout", output.stdout.strip()), ("stderr", output.stderr.strip()))
     if any(len(text) > SHOWN for _, text in streams):
         LOG.error("%s %s\nstdout: %s\nstderr: %s", _command(child), ending, output.stdout, output.stderr)
     shown = [f"{name}: {_cut(text)}" for name, text in streams if text]
-    return ChildError("\n".join([f"{_command(child)} {ending}", *shown]))
+    return "\n".join([f"{_command(child)} {ending}", *shown])
 
 
 def _command(child: Child) -> str:

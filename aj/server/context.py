@@ -48,7 +48,7 @@ class Context:
             id=spec.identity.id,
             name=spec.name,
             template=spec.template.name,
-            backend=spec.service,
+            backend=spec.backend,
             state="pending",
             enqueued_at=now_utc(),
             detail="being prepared",

@@ -1,14 +1,17 @@
-"""Which backend a job belongs to, and its life there, for the jobs that this project submitted."""
+"""Which backend a job belongs to, and its life there, for the jobs that a project submitted or can see."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from aj.server.context import Context
 from aj.shared.errors import AjError, ConflictError, NotFoundError, UnknownServiceError
 from aj.shared.jsonio import Json
-from aj.shared.model import to_json
+from aj.shared.model import Caller, to_json
 
 if TYPE_CHECKING:
     from aj.server.submit import Jobs
@@ -17,50 +20,80 @@ SEARCHED = 10_000
 """Records in which a job is looked for, newest first."""
 
 
-def list_jobs(context: Context) -> list[dict[str, Json]]:
-    """The jobs of every backend that this project has used, newest first."""
-    found: list[dict[str, Json]] = []
-    for service in _services(context):
-        if jobs := context.workshop.jobs(context.home, service):
-            found.extend(jobs.list_jobs())
-    return sorted(found, key=lambda job: str(job.get("created_at") or ""), reverse=True)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs of a list are meant; None for all."""
+
+    limit: int
+    status: str | None = None
+    experiment: str | None = None
+    backend: str | None = None
+
+    def takes(self, row: Mapping[str, Json]) -> bool:
+        """Whether a row is among them; upper and lower case are the same."""
+        rules = {"status": self.status, "experiment": self.experiment, "backend": self.backend}
+        return all(str(row.get(key)).lower() == rule.lower() for key, rule in rules.items() if rule)
 
 
-def show(context: Context, ref: str) -> dict[str, Json]:
-    """One job; `NotFoundError` lists near names."""
-    jobs, name = _job(context, ref)
-    return jobs.show(name)
+@dataclass(frozen=True, slots=True)
+class View:
+    """One caller's view of one project's jobs."""
 
+    context: Context
+    caller: Caller
 
-def logs(context: Context, ref: str, cursor: Mapping[str, int]) -> Json:
-    """A page of its output: chunks, cursor, finished."""
-    jobs, name = _job(context, ref)
-    return to_json(jobs.logs(name, cursor))
+    def list_jobs(self, wanted: Wanted) -> list[dict[str, Json]]:
+        """Newest first over all backends; no more pages are read than are needed."""
+        lists = [iter(jobs.list_jobs()) for _, jobs in self._backends(wanted.backend)]
+        rows: Iterator[dict[str, Json]] = merge(*lists, key=lambda row: str(row.get("created_at") or ""), reverse=True)
+        return list(islice(filter(wanted.takes, rows), wanted.limit))
 
+    def show(self, ref: str) -> dict[str, Json]:
+        """One job; `NotFoundError` lists near names."""
+        jobs, name = self._job(ref)
+        return jobs.show(name)
 
-def cancel(context: Context, ref: str) -> dict[str, Json]:
-    """End it: azure_name and the status after."""
-    jobs, name = _job(context, ref)
-    return {"azure_name": name, "status": jobs.cancel(name)}
+    def logs(self, ref: str, cursor: Mapping[str, int], stream: str | None) -> Json:
+        """A page of its output: chunks, cursor, finished, streams, note."""
+        jobs, name = self._job(ref)
+        return to_json(jobs.logs(name, cursor, stream))
 
+    def cancel(self, ref: str) -> dict[str, Json]:
+        """End it: azure_name and the status after."""
+        jobs, name = self._job(ref)
+        return {"azure_name": name, "status": jobs.cancel(name)}
 
-def _job(context: Context, ref: str) -> tuple[Jobs, str]:
-    """The backend that has the job, and its remote name."""
-    service, name = _submitted(context, ref) or (None, ref)
-    if service is not None:
-        return _jobs(context, service), name
-    unknown: AjError = NotFoundError(f"no job `{ref}`", hint="`aj job list` and `aj list` show what there is")
-    for candidate in _services(context):
-        jobs = context.workshop.jobs(context.home, candidate)
-        if jobs is None:
-            continue
-        try:
-            jobs.show(ref)
-        except NotFoundError as error:
-            unknown = error
-        else:
-            return jobs, ref
-    raise unknown
+    def _job(self, ref: str) -> tuple[Jobs, str]:
+        """The backend that has the job, and its remote name."""
+        if (known := _submitted(self.context, ref)) is not None:
+            service, name = known
+            jobs = self.context.workshop.jobs(self.context.home, service, self.caller)
+            if jobs is None:
+                message = f"aj does not manage jobs of `{service}`"
+                raise ConflictError(message, hint="use the tools of that service")
+            return jobs, name
+        unknown: AjError = NotFoundError(f"no job `{ref}`", hint="`aj job list` and `aj list` show what there is")
+        for _, jobs in self._backends():
+            try:
+                return jobs, str(jobs.show(ref)["azure_name"])
+            except NotFoundError as error:
+                unknown = error
+        raise unknown
+
+    def _backends(self, only: str | None = None) -> list[tuple[str, Jobs]]:
+        """Those that this project has used or is configured for, that still exist and manage jobs."""
+        context = self.context
+        records, _ = context.journal.newest(SEARCHED)
+        used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.entries()}
+        found = []
+        for service in sorted(used | set(context.workshop.configured(context.home))):
+            try:
+                jobs = context.workshop.jobs(context.home, service, self.caller)
+            except UnknownServiceError:
+                continue
+            if jobs is not None and only in (None, service):
+                found.append((service, jobs))
+        return found
 
 
 def _submitted(context: Context, ref: str) -> tuple[str, str] | None:
@@ -86,24 +119,3 @@ def _recorded(context: Context, ref: str) -> tuple[str, str] | None:
         return None
     record = next(iter(found.values()))
     return str(record.get("backend")), str(record.get("azure_name") or record.get("name"))
-
-
-def _jobs(context: Context, service: str) -> Jobs:
-    jobs = context.workshop.jobs(context.home, service)
-    if jobs is None:
-        raise ConflictError(f"aj does not manage jobs of `{service}`", hint="use the tools of that service")
-    return jobs
-
-
-def _services(context: Context) -> list[str]:
-    """Backends that this project has used and that still exist."""
-    records, _ = context.journal.newest(SEARCHED)
-    used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.entries()}
-    known = []
-    for service in sorted(used):
-        try:
-            context.workshop.jobs(context.home, service)
-        except UnknownServiceError:
-            continue
-        known.append(service)
-    return known

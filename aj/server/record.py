@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from aj import __version__
 from aj.server.child import Child, run
 from aj.server.workshop import Frozen
 from aj.shared.errors import AjError, to_wire
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, JobResult, JobSpec, Status
-from aj.shared.redact import env_names, secret_names
+from aj.shared.redact import env_names, secret_names, variables
 
 GIT_SECONDS = 2.0
 """A slow git costs the record its commit, not the user their time."""
@@ -25,7 +26,7 @@ def record_of(spec: JobSpec) -> dict[str, Json]:
         "name": spec.name,
         "azure_name": None,
         "template": spec.template.name,
-        "backend": spec.service,
+        "backend": spec.backend,
         "nodes": spec.shape.nodes,
         "processes": spec.shape.processes,
         "processes_per_node": spec.shape.processes_per_node,
@@ -42,14 +43,12 @@ def record_of(spec: JobSpec) -> dict[str, Json]:
 
 def with_frozen(record: Mapping[str, Json], frozen: Frozen, caller: Caller) -> dict[str, Json]:
     """The same once archive and payload exist, with the commit that the code came from."""
+    known = {**record, **git_state(caller), "payload_sha256": frozen.payload_sha256}
     packed = frozen.archive
-    return {
-        **record,
-        **git_state(caller),
-        "archive_sha256": packed.sha256,
-        "payload_sha256": frozen.payload_sha256,
-        "archive": {"sha256": packed.sha256, "size": packed.size, "files": packed.files, "reused": frozen.reused},
-    }
+    if packed is None:
+        return known
+    archive = {"sha256": packed.sha256, "size": packed.size, "files": packed.files, "reused": frozen.reused}
+    return {**known, "archive_sha256": packed.sha256, "archive": archive}
 
 
 def with_result(record: Mapping[str, Json], result: JobResult) -> dict[str, Json]:
@@ -69,8 +68,16 @@ def result_of(record: Mapping[str, Json], status: Status, error: AjError | None,
 
 def hidden_values(spec: JobSpec) -> frozenset[str]:
     """The values that no event, error, log or record may show."""
-    secret = secret_names(spec)
-    return frozenset(spec.env[name] for name in env_names(spec) if name in secret or len(spec.env[name]) >= LONG)
+    secret, kept = secret_names(spec), env_names(spec)
+    found = ((name, value) for name, value in variables(spec) if name in kept)
+    return frozenset(value for name, value in found if name in secret or len(value) >= LONG)
+
+
+def provenance(caller: Caller) -> dict[str, str]:
+    """Where a job comes from: the commit of its folder, whether that was changed since, and this version of aj."""
+    state = git_state(caller)
+    git = {"git_commit": str(state["git_commit"]), "git_dirty": str(state["git_dirty"]).lower()}
+    return {"aj_version": __version__, **(git if state["git_commit"] else {})}
 
 
 def git_state(caller: Caller) -> dict[str, Json]:

@@ -12,7 +12,6 @@ from starlette.requests import Request  # noqa: TID253
 from starlette.responses import Response, StreamingResponse  # noqa: TID253
 from starlette.routing import Route  # noqa: TID253
 
-from aj.server import jobs
 from aj.server.bodies import (
     PlanRequest,
     Submission,
@@ -26,11 +25,13 @@ from aj.server.bodies import (
 from aj.server.boundary import attempt
 from aj.server.context import Context
 from aj.server.events import Feed
+from aj.server.jobs import View, Wanted
 from aj.server.life import Life
 from aj.server.queue import FINISHED
 from aj.server.streams import follow
 from aj.server.worker import Work
 from aj.shared import errors
+from aj.shared.caller import CALLER_HEADER, from_header
 from aj.shared.errors import AjError, DaemonNotRunningError
 from aj.shared.fingerprint import ROOT_HEADER
 from aj.shared.jsonio import Json, compact
@@ -46,6 +47,7 @@ STATUS: tuple[tuple[type[AjError], int], ...] = (
     (errors.SubmissionError, 502),
     (errors.OutcomeUnknownError, 502),
     (errors.ChildError, 502),
+    (errors.AzureError, 502),
     (AjError, 500),
 )
 """The first class that fits gives the HTTP status."""
@@ -152,25 +154,42 @@ async def queue_events(request: Request) -> Response:
 
 async def job_list(request: Request) -> Response:
     """The jobs of the backends that the project uses."""
-    return await _answer(request, "remote", lambda context: {"jobs": jobs.list_jobs(context)})
+    query = request.query_params
+    most = limit(query.get("limit"), RECORDS_AT_MOST)
+    asked = Wanted(most, **{key: query.get(key) for key in ("status", "experiment", "backend")})
+    return await _look(request, lambda view: {"jobs": view.list_jobs(asked)})
 
 
 async def job(request: Request) -> Response:
     """One job."""
     ref = request.path_params["ref"]
-    return await _answer(request, "remote", lambda context: {"job": jobs.show(context, ref)})
+    return await _look(request, lambda view: {"job": view.show(ref)})
 
 
 async def job_logs(request: Request) -> Response:
     """A page of a job's output."""
     ref, since = request.path_params["ref"], cursor(request.query_params.get("cursor"))
-    return await _answer(request, "remote", lambda context: jobs.logs(context, ref, since))
+    stream = request.query_params.get("stream")
+    return await _look(request, lambda view: view.logs(ref, since, stream))
 
 
 async def job_cancel(request: Request) -> Response:
     """End a job."""
     ref = request.path_params["ref"]
-    return await _answer(request, "remote", lambda context: jobs.cancel(context, ref))
+    return await _look(request, lambda view: view.cancel(ref))
+
+
+async def azure(request: Request) -> Response:
+    """What the caller can see in Azure."""
+    topic = request.path_params["topic"]
+    caller = from_header(request.headers.get(CALLER_HEADER))
+
+    def read(context: Context) -> Json:
+        from aj.server.azure.views import view
+
+        return view(topic, context.home, caller)
+
+    return await _answer(request, "remote", read)
 
 
 ROUTES = [
@@ -187,6 +206,7 @@ ROUTES = [
     Route("/v1/jobs/{ref}", job),
     Route("/v1/jobs/{ref}/logs", job_logs),
     Route("/v1/jobs/{ref}/cancel", job_cancel, methods=["POST"]),
+    Route("/v1/azure/{topic}", azure),
 ]
 
 
@@ -243,6 +263,11 @@ async def _ended(request: Request, ticket: str) -> Json:
         return context.find(ticket).document()
 
     return await _with_context(request, _life(request).quick, read)
+
+
+async def _look(request: Request, work: Callable[[View], Json]) -> Response:
+    caller = from_header(request.headers.get(CALLER_HEADER))
+    return await _answer(request, "remote", lambda context: work(View(context, caller)))
 
 
 async def _answer(request: Request, lane: str, work: Callable[[Context], Json]) -> Response:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,15 +25,17 @@ from aj.build.plan import (
     write_baseline,
     write_listing,
 )
-from aj.build.render import render_payload, symbolic_facts
-from aj.build.select import Selection, check_credentials, check_script, select
+from aj.build.remarks import check_size
+from aj.build.render import SYMBOLIC_ARCHIVE, render_payload, symbolic_facts
+from aj.build.select import check_credentials, check_script, select
 from aj.build.statcache import StatCache
-from aj.build.steps import Inputs, archive_record, graph, job_receipt, writes
+from aj.build.steps import Inputs, archive_record, document_graph, graph, job_receipt, writes
 from aj.build.store import Store
-from aj.server.submit import Jobs, get_execution
+from aj.server.record import provenance
+from aj.server.submit import get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
-from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, to_json
+from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, StepVerdict, to_json
 from aj.shared.paths import Home
 from aj.shared.spec import describe, spec_from_json, spec_to_json, symbolic
 
@@ -49,7 +52,8 @@ class Frozen:
     """Sealed, environment values in clear: whoever stores it clears it once it is sent."""
     payload_sha256: str
     """Of the payload with symbolic identity."""
-    archive: ArchiveRecord
+    archive: ArchiveRecord | None
+    """None where another tool packs the code."""
     reused: bool
     """Whether the archive was in the store already."""
     facts: Json
@@ -68,7 +72,7 @@ def frozen_from_json(document: Mapping[str, Json]) -> Frozen:
         **{
             **document,
             "spec": spec_from_json(document["spec"]),
-            "archive": ArchiveRecord(**document["archive"]),
+            "archive": ArchiveRecord(**document["archive"]) if document["archive"] else None,
             "baseline": Baseline(**document["baseline"]),
             "notices": tuple(Notice(**notice) for notice in document["notices"]),
         }
@@ -78,8 +82,19 @@ def frozen_from_json(document: Mapping[str, Json]) -> Frozen:
 @dataclass(frozen=True, slots=True)
 class _Build:
     outcomes: Mapping[str, Outcome]
-    selection: Selection
-    notices: tuple[Notice, ...]
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def archive(self) -> ArchiveRecord | None:
+        return archive_record(self.outcomes["archive"].target) if "archive" in self.outcomes else None
+
+    @property
+    def reused(self) -> bool:
+        return "archive" in self.outcomes and not self.outcomes["archive"].ran
+
+    def facts(self) -> Json:
+        """Read under the build lock: the next build writes its own."""
+        return read_json(self.outcomes["facts"].step.writes) if "facts" in self.outcomes else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +109,19 @@ class Submissions:
 
         `expect` is the payload digest of a saved plan: `InputError` when an input has moved since.
         """
-        effects = ReadOnly(get_execution(spec.service).effects(self.home, caller))
+        effects = ReadOnly(get_execution(spec.backend).effects(self.home, caller))
         with self._locked(emit):
             build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit)
-            record = archive_record(build.outcomes["archive"].target)
-            facts = read_json(build.outcomes["facts"].step.writes)
+            facts = build.facts()
         baseline = baseline_of(spec, build.outcomes)
         if expect is not None and expect != baseline.payload_sha256:
             raise InputError("an input has moved since the plan was made", hint="run `aj plan` again and look at it")
         return Frozen(
             spec=spec,
-            payload=render_payload(spec, facts, record),
+            payload=render_payload(spec, facts, build.archive or SYMBOLIC_ARCHIVE, provenance(caller)),
             payload_sha256=baseline.payload_sha256,
-            archive=record,
-            reused=not build.outcomes["archive"].ran,
+            archive=build.archive,
+            reused=build.reused,
             facts=facts,
             baseline=baseline,
             notices=build.notices,
@@ -115,20 +129,26 @@ class Submissions:
 
     def plan(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
         """What `prepare` and `execute` would do; reads remotes, writes only the build folder."""
-        effects = ReadOnly(get_execution(spec.service).effects(self.home, caller))
+        effects = ReadOnly(get_execution(spec.backend).effects(self.home, caller))
         return self._plan(spec, caller, effects, emit)
 
     def plan_offline(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
         """The same without any network: the last known facts, else symbolic ones; remote verdicts are `unknown`."""
-        return self._plan(spec, caller, None, emit)
+        plan = self._plan(spec, caller, None, emit)
+        unread = symbolic_facts(spec.service)
+        if spec.via is not None or not unread:
+            return plan
+        how = "placeholders" if self._known_facts(spec) == unread else "as they were last read"
+        notice = Notice(
+            f"offline, {', '.join(sorted(unread))} are {how}", hint="`aj plan` without `--offline` reads them"
+        )
+        return replace(plan, warnings=(*plan.warnings, notice))
 
     def execute(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """The writes. `SubmissionError` when surely nothing runs, `OutcomeUnknownError` when that cannot be known."""
-        effects = get_execution(frozen.spec.service).effects(self.home, caller)
-        with self.store.lease(frozen.archive.sha256) as archive:
-            uploads = _uploads(frozen.spec, frozen.archive, archive)
-            sealed = Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
-            folder = self._line(frozen.spec)
+        effects = get_execution(frozen.spec.backend).effects(self.home, caller)
+        folder = self._line(frozen.spec)
+        with self._sealed(frozen) as sealed:
             try:
                 steps = writes(sealed, effects, frozen.facts, folder / "receipts", emit)
                 receipt = job_receipt(bring_up_to_date(steps, folder / "receipts.db", emit)["submit"].target)
@@ -139,7 +159,7 @@ class Submissions:
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """After a crash between send and record: adopt our job by its own name; never a second write."""
-        effects = ReadOnly(get_execution(frozen.spec.service).effects(self.home, caller))
+        effects = ReadOnly(get_execution(frozen.spec.backend).effects(self.home, caller))
         error = OutcomeUnknownError(
             f"the daemon stopped while `{frozen.spec.name}` was being submitted",
             hint=f"look for `{frozen.spec.name}` with `aj job show {frozen.spec.identity.id}` before you run it again",
@@ -148,10 +168,15 @@ class Submissions:
         write_baseline(self._line(frozen.spec), frozen.baseline)
         return result_of(frozen, receipt)
 
-    def jobs(self, service: str) -> Jobs | None:
-        """The remote life of a backend's jobs, None where other tools manage them."""
-        jobs = get_execution(service).jobs
-        return jobs(self.home) if jobs else None
+    @contextmanager
+    def _sealed(self, frozen: Frozen) -> Iterator[Sealed]:
+        """What is sent, its archive leased meanwhile."""
+        if frozen.archive is None:
+            yield Sealed(frozen.spec, frozen.payload, ())
+            return
+        with self.store.lease(frozen.archive.sha256) as archive:
+            uploads = _uploads(frozen.spec, frozen.archive, archive)
+            yield Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
 
     def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
         emit(Event("note", f"the answer was lost; looking for `{frozen.spec.name}`"))
@@ -170,19 +195,18 @@ class Submissions:
         with self._locked(emit):
             facts = (lambda: effects.facts(spec, emit)) if effects else (lambda: self._known_facts(spec))
             build = self._build(spec, caller, facts, emit)
-            baseline = read_baseline(folder)
-            outcome = build.outcomes["archive"]
-            archive = archive_plan(self._listings, outcome, baseline)
-        found = read_json(folder / "facts.json") if effects else None
-        uploads = _uploads(spec, archive_record(outcome.target), self.store.path(archive.sha256))
-        verdicts = [
-            judge_upload(upload, effects.present(upload, found)) if effects else unknown_upload(upload)
-            for upload in uploads
-        ]
+            baseline, found = read_baseline(folder), build.facts()
+            packed = build.outcomes.get("archive")
+            archive = archive_plan(self._listings, packed, baseline) if packed else None
+        record = build.archive
+        uploads = _uploads(spec, record, self.store.path(record.sha256)) if record else ()
+        verdicts = _look(uploads, effects, found) if effects else [unknown_upload(upload) for upload in uploads]
         return judge(spec, build.outcomes, baseline, [*verdicts, judge_submit(spec)], archive, build.notices)
 
     def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
         folder = self._line(spec)
+        if spec.via is not None:
+            return _Build(bring_up_to_date(document_graph(symbolic(spec), folder), folder / "memo.db", emit))
         generated, notices = generated_files(self.home, caller)
         check_script(Path(caller.cwd), self.home, spec.ignore, spec.argv)
         cache = StatCache(self.home.build / "stat.cache")
@@ -198,9 +222,11 @@ class Submissions:
                     raise
                 emit(Event("note", f"{error.message}; scanning again"))
                 continue
+            packed = archive_record(outcomes["archive"].target).size
+            check_size(packed, describe(spec.service).upload_limit, ((e.path, e.size) for e in selection.entries))
             baseline = read_baseline(folder)
             write_listing(self._listings, selection, frozenset({selection.tree, baseline.tree if baseline else ""}))
-            return _Build(outcomes, selection, (*notices, *selection.notices))
+            return _Build(outcomes, (*notices, *selection.notices))
         raise AssertionError("unreachable")
 
     def _known_facts(self, spec: JobSpec) -> Json:
@@ -208,7 +234,8 @@ class Submissions:
         return read_json(path) if path.exists() else symbolic_facts(spec.service)
 
     def _line(self, spec: JobSpec) -> Path:
-        return self.home.build / "lines" / spec.template.name
+        line = self.home.build / "lines" / spec.template.name
+        return line / spec.via if spec.via else line
 
     @property
     def _listings(self) -> Path:
@@ -237,7 +264,7 @@ def result_of(frozen: Frozen, receipt: JobReceipt) -> JobResult:
         status="submitted",
         id=spec.identity.id,
         name=spec.name,
-        backend=spec.service,
+        backend=spec.backend,
         template=spec.template.name,
         nodes=spec.shape.nodes,
         processes=spec.shape.processes,
@@ -250,10 +277,19 @@ def result_of(frozen: Frozen, receipt: JobReceipt) -> JobResult:
     )
 
 
-def archive_summary(frozen: Frozen) -> dict[str, Json]:
+def archive_summary(frozen: Frozen) -> dict[str, Json] | None:
     """The `archive` object of results and records."""
     record = frozen.archive
+    if record is None:
+        return None
     return {"sha256": record.sha256, "size": record.size, "files": record.files, "reused": frozen.reused}
+
+
+def _look(uploads: Sequence[Upload], effects: Effects, facts: Json) -> list[StepVerdict]:
+    """Side by side: each look is a round trip."""
+    with ThreadPoolExecutor(max(1, len(uploads)), thread_name_prefix="look") as pool:
+        receipts = pool.map(lambda upload: effects.present(upload, facts), uploads)
+        return [judge_upload(upload, receipt) for upload, receipt in zip(uploads, receipts, strict=True)]
 
 
 def _uploads(spec: JobSpec, record: ArchiveRecord, archive: Path) -> tuple[Upload, ...]:

@@ -133,16 +133,17 @@ class Worker:
             work.lease.close()
 
     def _hold(self, work: Work) -> None:
-        if sealed := self._queue.sealed(work.ticket):
-            lease = self._project.workshop.lease(caller_from_json(sealed["caller"]), work.record["archive_sha256"])
-            work.lease.enter_context(lease)
+        sealed, archive = self._queue.sealed(work.ticket), work.record["archive_sha256"]
+        if sealed and archive:
+            work.lease.enter_context(self._project.workshop.lease(caller_from_json(sealed["caller"]), archive))
 
     def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
         workshop = self._project.workshop
         frozen = workshop.submissions(self._project.home, caller).prepare(spec, caller, work.emit, expect)
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
-        work.lease.enter_context(workshop.lease(caller, frozen.archive.sha256))
+        if frozen.archive is not None:
+            work.lease.enter_context(workshop.lease(caller, frozen.archive.sha256))
         work.record = with_frozen(work.record, frozen, caller)
         sealed = {"frozen": workshop.freeze(frozen), "caller": to_json(caller)}
         with self._guard:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,8 @@ class Frozen(Protocol):
         ...
 
     @property
-    def archive(self) -> ArchiveRecord:
-        """The packed code, in the store."""
+    def archive(self) -> ArchiveRecord | None:
+        """The packed code, in the store; None where another tool packs it."""
         ...
 
     @property
@@ -74,8 +74,10 @@ class Workshop:
     """The maker of submissions, and how its frozen ones are stored."""
 
     submissions: Callable[[Home, Caller], Submissions]
-    jobs: Callable[[Home, str], Jobs | None]
+    jobs: Callable[[Home, str, Caller], Jobs | None]
     """The remote life of a service's jobs, None where other tools manage them."""
+    configured: Callable[[Home], Sequence[str]]
+    """Services whose jobs a project can see without having submitted one."""
     freeze: Callable[[Any], Json]
     thaw: Callable[[Json], Any]
     lease: Callable[[Caller, str], AbstractContextManager[Path]]
@@ -84,7 +86,7 @@ class Workshop:
 
 def live() -> Workshop:
     """The real one; the build graph and the backends are imported when the first submission needs them."""
-    return Workshop(_submissions, _jobs, _freeze, _thaw, _lease)
+    return Workshop(_submissions, _jobs, _configured, _freeze, _thaw, _lease)
 
 
 def _submissions(home: Home, caller: Caller) -> Submissions:
@@ -94,11 +96,17 @@ def _submissions(home: Home, caller: Caller) -> Submissions:
     return Live(home, Store(cache_home(caller.env)))
 
 
-def _jobs(home: Home, service: str) -> Jobs | None:
+def _jobs(home: Home, service: str, caller: Caller) -> Jobs | None:
     from aj.server.submit import get_execution
 
     jobs = get_execution(service).jobs
-    return jobs(home) if jobs else None
+    return jobs(home, caller) if jobs else None
+
+
+def _configured(home: Home) -> Sequence[str]:
+    from aj.server.submit import configured_services
+
+    return configured_services(home)
 
 
 def _freeze(frozen: Any) -> Json:

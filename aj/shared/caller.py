@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from aj.shared.errors import ConfigError, RequestError
-from aj.shared.jsonio import Json
-from aj.shared.model import Caller
+from aj.shared.jsonio import Json, compact
+from aj.shared.model import Caller, to_json
+
+CALLER_HEADER = "X-AJ-Caller"
+"""Carries who looks at a remote."""
 
 _TRAVEL_FOR = {
     "names the job": "AJ_NAME",
@@ -24,6 +30,7 @@ _TRAVEL_FOR = {
     "which cluster; relative paths are taken from the caller's folder": "KUBECONFIG",
     "the cluster's own address, for a caller inside a pod": "KUBERNETES_SERVICE_*",
     "which login, cloud and tenant azure-identity uses": "AZURE_*",
+    "how amlt is set up": "AMLT_*",
     "managed identity on an Azure machine": "IDENTITY_ENDPOINT IDENTITY_HEADER MSI_ENDPOINT MSI_SECRET",
     "the way out of the network": "HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy",
     "what needs no proxy": "NO_PROXY no_proxy",
@@ -35,6 +42,21 @@ _TRAVEL_FOR = {
 }
 """Reason → names, or prefixes with `*`. Everything else stays at home."""
 TRAVELS = {name: reason for reason, names in _TRAVEL_FOR.items() for name in names.split()}
+
+_REMOTE = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "AZURE_*",
+    "IDENTITY_*",
+    "MSI_*",
+    "*_PROXY",
+    "*_proxy",
+    "*_CA_BUNDLE",
+    "SSL_*",
+)
+"""What a look at a remote needs: who asks, and by which way."""
 
 SIZE_LIMIT = 256 * 1024
 """Bytes of all names and values together."""
@@ -70,6 +92,22 @@ def caller_from_json(document: Json) -> Caller:
     if sum(len(name) + len(value) for name, value in env.items()) > SIZE_LIMIT:
         raise RequestError(f"`caller.env` is larger than {SIZE_LIMIT} bytes")
     return Caller(cwd=cwd, env={name: value for name, value in env.items() if travels(name)})
+
+
+def to_header(env: Mapping[str, str], root: Path) -> str:
+    """The caller of a request without a body: who looks at a remote, percent-encoded."""
+    kept = {name: value for name, value in env.items() if any(fnmatchcase(name, rule) for rule in _REMOTE)}
+    return quote(compact(to_json(caller(kept, root))))
+
+
+def from_header(text: str | None) -> Caller:
+    """The inverse of `to_header`; without one, a caller who has nothing. `RequestError` when it is malformed."""
+    if text is None:
+        return Caller(cwd="/", env={})
+    try:
+        return caller_from_json(json.loads(unquote(text, errors="strict")))
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"`{CALLER_HEADER}` is not a caller") from error
 
 
 def _is_variable(name: Json, value: Json) -> bool:

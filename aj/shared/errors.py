@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 
 class AjError(Exception):
@@ -30,6 +30,9 @@ class AjError(Exception):
         self.hint = hint
         self.status_code = status_code
         self.azure_code = azure_code
+
+
+E = TypeVar("E", bound="AjError")
 
 
 class InputError(AjError):
@@ -114,6 +117,34 @@ class ChildError(AjError):
     """A child process failed: the message carries command, status, stdout and stderr."""
 
 
+class ChildEndedError(ChildError):
+    """aj ended a child process early, as it took too long or was canceled; what it had done by then is not known."""
+
+
+class AzureError(AjError):
+    """Azure refused or failed a request."""
+
+
+class LoginError(AzureError):
+    """No credential of the caller gives a token for Azure."""
+
+
+class AccessError(AzureError):
+    """A role is missing, keys are disabled or a network rule forbids it."""
+
+
+class UnreachableError(AzureError):
+    """No connection: the request was surely not received."""
+
+
+class LostAnswerError(AzureError):
+    """The request was sent, its answer never came or said that the service failed."""
+
+
+class CapacityError(AjError):
+    """No place can take the job now: the message has the reason of each."""
+
+
 class SubmissionError(AjError):
     """The backend refused or failed a submission; nothing is left running."""
 
@@ -134,6 +165,17 @@ class InternalError(AjError):
     """A fault of aj itself; the hint names its log."""
 
     exit_code: ClassVar[int] = 70
+
+
+def recast(error: AjError, kind: type[E], before: str = "") -> E:
+    """The same words and codes as another kind of error, `before` in front of the message."""
+    return kind(
+        before + error.message,
+        where=error.where,
+        hint=error.hint,
+        status_code=error.status_code,
+        azure_code=error.azure_code,
+    )
 
 
 def to_wire(error: AjError) -> dict[str, Any]:

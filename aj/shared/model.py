@@ -102,6 +102,13 @@ class JobSpec:
     backend_spec: Options
     extra: Mapping[str, Json]
     template: MergedTemplate
+    via: str | None = None
+    """`amlt`: rendered for and submitted by that tool, instead of by the service's own execution."""
+
+    @property
+    def backend(self) -> str:
+        """Who submits it: `via`, else the service."""
+        return self.via or self.service
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +251,8 @@ class Plan:
     """AJ_ID of the last submitted run of this line."""
     would_change: bool
     steps: tuple[StepVerdict, ...]
-    archive: ArchivePlan
+    archive: ArchivePlan | None
+    """None where another tool packs the code."""
     payload_sha256: str
     diffs: Mapping[str, str]
     """Unified diffs of `template` and `payload`, empty text when equal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from aj.shared.jsonio import Json, sha256
 from aj.shared.model import JobSpec
@@ -24,14 +24,32 @@ def looks_secret(name: str) -> bool:
     return not name.startswith(STABLE_PREFIX) and _SECRET_NAME.search(name) is not None
 
 
+def variables(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """Name and value of everything in the job's environment, and in others that the template writes."""
+    yield from spec.env.items()
+    yield from _written(spec.template.raw)
+
+
+def _written(document: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if key in ENVIRONMENTS and isinstance(value, Mapping):
+                yield from ((name, text) for name, text in value.items() if isinstance(text, str))
+            else:
+                yield from _written(value)
+    if isinstance(document, list | tuple):
+        for item in document:
+            yield from _written(item)
+
+
 def secret_names(spec: JobSpec) -> frozenset[str]:
     """Variables hidden in what people read: those that look secret, and every `--env`."""
-    return frozenset(name for name in spec.env if name in spec.secret_env or looks_secret(name))
+    return frozenset(name for name, _ in variables(spec) if name in spec.secret_env or looks_secret(name))
 
 
 def env_names(spec: JobSpec) -> frozenset[str]:
     """Variables hidden in what is kept on disk: all but aj's own."""
-    return frozenset(name for name in spec.env if not name.startswith(STABLE_PREFIX))
+    return frozenset(name for name, _ in variables(spec) if not name.startswith(STABLE_PREFIX))
 
 
 def hide(value: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aj.shared.errors import ConfigError, UnknownServiceError
 from aj.shared.job.naming import stable_identity
-from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Options, Shape, Source, to_json
+from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Options, Shape, Source, to_json
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -34,8 +34,12 @@ class Description:
     """JSON pointers of template fields without effect here, with the reason: each present one is a warning."""
     shape: Callable[[Template], Shape | None] = lambda template: None
     """A shape that the template fixes by other means than the common fields, else None."""
+    check_spec: Callable[[Template, JobSpec], Iterable[Notice]] = lambda template, spec: ()
+    """What only the whole job shows: refuses, for example, a SKU for another shape, at the template's line."""
     uploads: tuple[str, ...] = ()
     """What must lie at a remote before a submission: names out of `code`, `bootstrap`."""
+    upload_limit: int | None = None
+    """Bytes of one upload at most."""
     folder: Path | None = None
     """The backend's own declarative folder; None for `backends/<service>` of aj."""
     attached: bool = False
@@ -47,7 +51,11 @@ class Description:
         return f"payload-{self.service}" if self.folder is None else str(self.folder / "payload.schema.json")
 
 
-_BUILT_IN = {"local": "aj.shared.opts.local:DESCRIPTION"}
+_BUILT_IN = {
+    "aml": "aj.shared.opts.aml:DESCRIPTION",
+    "local": "aj.shared.opts.local:DESCRIPTION",
+    "sing": "aj.shared.opts.sing:DESCRIPTION",
+}
 ENTRY_POINTS = "aj.backends"
 """Third parties register `<service> = module:DESCRIPTION` here, and the daemon's half under `aj.executions`."""
 

@@ -120,7 +120,7 @@ def test_no_command_shows_the_help_and_exits_2(here: Here) -> None:
         ("--json", "run", "-n", "0", "python"),
         ("--json", "job", "show"),
         ("--json", "config", "template"),
-        ("--json", "run", "--amlt", "-t", "x", "python"),
+        ("--json", "run", "--amlt", "--follow", "-t", "x", "python"),
         ("plan", "--json", "--bogus"),
         ("plan", "-t", "x", "--json", "-n"),
         ("--json", "template", "show", "none"),

@@ -157,3 +157,14 @@ def test_code_stats_uses_what_the_build_has_read_and_never_writes_it(here: Here,
     (project.folder / "more.py").write_text("y")
     assert here("--json", "code", "stats", "--list-all").document()["paths"][-2:] == ["more.py", "train.py"]
     assert place.read_bytes() == before
+
+
+def test_a_snapshot_takes_the_shape_that_a_SKU_fixes(here: Here, project: Any) -> None:
+    text = "base:\nconfig:\n  target: {service: sing}\n  environment: {image: a/b}\n  jobs: [{sku: 2xG8-A100}]\n"
+    project.template("gpu", text)
+    assert here("snapshot", "update").code == 0
+    document = json.loads((project.home / "snapshots" / "gpu.json").read_text())
+    assert document["assumed"] == {"nodes": 2, "processes": 8}
+    wanted = document["payload"]["properties"]["resources"]["properties"]["AISuperComputer"]
+    assert (wanted["instanceCount"], wanted["instanceType"]) == (2, "Singularity.symbolic")
+    assert here("snapshot", "check").code == 0

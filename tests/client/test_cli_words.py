@@ -110,6 +110,8 @@ def test_a_dry_run_writes_a_private_file_and_shows_it(here: Here, project: Any) 
         ("--plan", "x", "true"),
         ("--plan", "x", "-n", "2"),
         ("--plan", "x", "--env", "A=1"),
+        ("--plan", "x", "--amlt"),
+        ("--amlt", "--follow", "-t", "local", "true"),
     ],
 )
 def test_contradictions_are_usage_errors(here: Here, project: Any, words: tuple[str, ...]) -> None:
@@ -126,13 +128,6 @@ def test_a_missing_template_or_command_is_a_usage_error(here: Here, project: Any
         ran = here(command, *words)
         assert ran.code == 2
         assert ran.err.startswith("error: ")
-
-
-def test_amlt_says_that_it_is_not_here_and_the_way_out(here: Here, project: Any) -> None:
-    project.template()
-    ran = here("run", "--amlt", "-t", "local", "true")
-    assert ran.code == 2
-    assert "`aj run -d`" in ran.err
 
 
 @pytest.mark.parametrize("words", [("-t", "none", "true"), ("-t", "local", "-n", "1", "notes.txt")])

@@ -355,6 +355,8 @@ def test_jobs_are_found_by_everything_that_names_them(world: World) -> None:
         "chunks": [{"stream": "0", "text": "hello\n"}],
         "cursor": {"0": 6},
         "finished": False,
+        "streams": [],
+        "note": None,
     }
     assert client.job_logs(result.id, {"0": 6})["finished"] is True
     assert client.cancel_job(result.id) == {"azure_name": result.azure_name, "status": "Canceled"}

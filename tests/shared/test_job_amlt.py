@@ -12,16 +12,19 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aj.shared.job.amlt import amlt_document, overlaid
+from aj.shared.errors import ShapeError
+from aj.shared.job.amlt import amlt_document, overlaid, with_code
 from aj.shared.job.build import Invocation, build_spec
 from aj.shared.model import Identity, JobSpec
 from aj.shared.paths import Home
+from aj.shared.schema import violations
 from aj.shared.template.merge import Origin
 from aj.shared.template.template import Template, load_template
-from aj.shared.yaml import Mark
+from aj.shared.yaml import Mark, dump, load
 
 IDENTITY = Identity("0123abcd", "vision", "2026-01-31T08:00:00+00:00")
 SMALL = "base:\nconfig:\n  target: {service: local, gpus_per_node: 1}\n  jobs: [{instance_count: 1}]\n"
@@ -63,11 +66,11 @@ config:
 """
 
 
-def job(folder: Path, text: str = FULL, *argv: str) -> JobSpec:
+def job(folder: Path, text: str = FULL, *argv: str, **shape: Any) -> JobSpec:
     home = Home(folder / ".azure_jobs")
     home.templates.mkdir(parents=True)
     (home.templates / "gpu.yaml").write_text(text)
-    call = Invocation(argv or ("echo", "$HOME", "a b"), folder, env={"TOKEN": "$"})
+    call = Invocation(argv or ("echo", "$HOME", "a b"), folder, env={"TOKEN": "$"}, **shape)
     return build_spec(load_template(home, "gpu"), call, IDENTITY).spec
 
 
@@ -214,6 +217,73 @@ def test_amlt_reads_back_the_overlaid_document_exactly(config: dict[str, Any], w
     call = Invocation(("echo", *words), Path("/nowhere"), nodes=1, env={"PW": words[0]})
     spec = build_spec(template, call, IDENTITY).spec
     document = amlt_document(spec)
+    text = dump(document)
+    assert yaml.safe_load(text) == load(text.encode(), "t.yaml").value == document  # YAML 1.1 and 1.2
     assert as_amlt_reads(document) == overlaid(spec)
     assert "\n".join(as_amlt_reads(document)["jobs"][0]["command"]) == spec.command
     assert as_amlt_reads(document)["jobs"][0]["submit_args"]["env"] == spec.env
+
+
+@pytest.mark.parametrize(
+    ("sku", "nodes", "processes", "expected"),
+    [
+        ("G8", 4, 8, "4xG8"),
+        ("4xG8", 4, 8, "4xG8"),
+        ("8x G4", 8, 4, "8x G4"),
+        ("G8", 1, 8, "G8"),
+        ("NDv4:80G8-A100-IB-NvLink@westus2", 2, 8, "NDv4:2x80G8-A100-IB-NvLink@westus2"),
+        ("16C2", 3, 2, "3x16C2"),
+        ("C2@westus2,eastus2", 2, 2, "2xC2@westus2,eastus2"),
+        ("{nodes}xG{processes}", 16, 8, "16xG8"),
+    ],
+)
+def test_amlt_hears_of_the_number_of_nodes(tmp_path: Path, sku: str, nodes: int, processes: int, expected: str) -> None:
+    text = f"{SMALL[: SMALL.index('  target')]}  target: {{service: local}}\n  jobs: [{{sku: '{sku}'}}]\n"
+    for via in (None, "amlt"):
+        spec = job(tmp_path / str(via), text, "true", nodes=nodes, processes=processes, via=via)
+        assert amlt_document(spec)["jobs"][0]["sku"] == expected
+
+
+@pytest.mark.parametrize(
+    ("sku", "message"),
+    [
+        ("2xG8", "asks for 2 nodes"),
+        ("G4", "asks for 4 GPUs"),
+        ("4xC3", "as its CPU"),
+    ],
+)
+def test_a_SKU_that_says_something_else_is_an_error_there_and_shown_as_it_is_elsewhere(
+    tmp_path: Path, sku: str, message: str
+) -> None:
+    text = f"base:\nconfig:\n  target: {{service: local}}\n  jobs: [{{sku: '{sku}'}}]\n"
+    shown = job(tmp_path / "shown", text, "true", nodes=4, processes=8)
+    assert amlt_document(shown)["jobs"][0]["sku"] == sku
+    with pytest.raises(ShapeError, match=message):
+        amlt_document(replace(shown, via="amlt"))
+
+
+def test_the_code_is_the_callers_folder_where_the_template_leaves_it_open(tmp_path: Path) -> None:
+    home, cwd = Home(tmp_path / "p$" / ".azure_jobs"), tmp_path / "p$"
+    file = home.submission / "x.yaml"
+    given = {"code": {"local_dir": "$CONFIG_DIR/src"}, "jobs": []}
+    assert with_code(given, file, cwd, home) == given
+    code = with_code({"code": {"ignore": ["data/"]}}, file, cwd, home)["code"]
+    assert code["local_dir"] == "$CONFIG_DIR/../.." and code["ignore"][0] == "data/"
+    assert ".azure_jobs/submission" in code["ignore"] and ".azure_jobs/record.jsonl" in code["ignore"]
+    away = with_code({}, file, tmp_path / "other$", home)["code"]
+    assert away == {"local_dir": "$CONFIG_DIR/../../../other$$", "ignore": []}
+    inside = with_code({}, Home(tmp_path / "jobs").submission / "x.yaml", tmp_path, Home(tmp_path / "jobs"))["code"]
+    assert inside["local_dir"] == "$CONFIG_DIR/../.." and "jobs/build" in inside["ignore"]
+
+
+@given(_configs.filter(lambda config: "environment" in config), st.sampled_from([None, "amlt"]))
+def test_whatever_a_template_says_amlts_schema_takes_it(
+    contracts: Path, config: dict[str, Any], via: str | None
+) -> None:
+    schema = json.loads((contracts / "amlt-config.schema.json").read_text())
+    origin = {"": Origin(Mark("t.yaml", 1, 1), ("t.yaml",))}
+    template = Template("t", Path("t.yaml"), raw=config, provenance=origin, sources=(), notices=())
+    spec = build_spec(template, Invocation(("true",), Path("/nowhere"), nodes=1, via=via), IDENTITY).spec
+    document = amlt_document(spec)
+    assert [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)] == []
+    assert violations(document, "payload-amlt") == [] or not spec.image

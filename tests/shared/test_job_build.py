@@ -137,6 +137,8 @@ def test_a_shape_that_the_template_fixes_forbids_the_flags(build: Build, monkeyp
     fixed = replace(describe("local"), shape=lambda template: Shape(5, 1, 1))
     monkeypatch.setattr("aj.shared.job.build.describe", lambda service: fixed)
     assert build("config: {target: {service: local}}\n").spec.shape == Shape(5, 1, 1)
+    with pytest.raises(ShapeError, match="`amlt` cannot run a template that itself fixes the shape"):
+        build("config: {target: {service: local}}\n", via="amlt")
     with pytest.raises(ShapeError, match="`-n`, `--ppn`"):
         build("config: {target: {service: local}}\n", nodes=5, processes_per_node=1)
 

@@ -73,6 +73,7 @@ _specs = st.builds(
     template=st.builds(
         MergedTemplate, _some, _objects, st.lists(st.builds(Source, _some, _digest), max_size=2).map(tuple)
     ),
+    via=st.sampled_from([None, "amlt"]),
 )
 
 
@@ -106,7 +107,7 @@ def document() -> dict[str, Any]:
         "identity": {"id": "0123abcd", "base": "b", "submitted_at": "2026-01-31T08:00:00+00:00"},
         "name": "b_0123abcd",
         "shape": {"nodes": 1, "processes": 1, "processes_per_node": 1},
-        **dict.fromkeys(("sku", "image", "registry", "timeout_seconds", "description")),
+        **dict.fromkeys(("via", "sku", "image", "registry", "timeout_seconds", "description")),
         "setup": [],
         "command": "echo",
         "argv": ["echo"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -31,21 +31,25 @@ class LogPage:
     cursor: Mapping[str, int]
     """Stream → bytes read."""
     finished: bool
+    streams: tuple[str, ...] = ()
+    """All that there are, read or not."""
+    note: str | None = None
+    """Why there is nothing, where that needs a word."""
 
 
 class Jobs(Protocol):
     """The remote life of one backend's jobs. `name` is a remote name, an AJ_ID or a unique start of one."""
 
-    def list_jobs(self) -> list[dict[str, Json]]:
-        """Newest first: id, name, azure_name, status, backend, created_at, ended_at, nodes."""
+    def list_jobs(self) -> Iterable[dict[str, Json]]:
+        """Newest first, read as they are taken: id, name, azure_name, status, backend, created_at, ended_at, nodes."""
         ...
 
     def show(self, name: str) -> dict[str, Json]:
         """One of them with everything known; `NotFoundError` lists near names."""
         ...
 
-    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
-        """Output since `cursor` (`{}` for all of it), in bounded pages."""
+    def logs(self, name: str, cursor: Mapping[str, int], stream: str | None = None) -> LogPage:
+        """Output since `cursor` (`{}` for all of it), in bounded pages; of one stream or of all that the job wrote."""
         ...
 
     def cancel(self, name: str) -> str:
@@ -58,18 +62,30 @@ class Execution:
     """What the daemon needs to know of a backend."""
 
     effects: Callable[[Home, Caller], Effects]
-    jobs: Callable[[Home], Jobs] | None
+    jobs: Callable[[Home, Caller], Jobs] | None
     """None where jobs are managed by other tools after submission."""
+    configured: Callable[[Home], bool] = lambda home: False
+    """Whether a project has such jobs although it never submitted one."""
 
 
-_BUILT_IN = {"local": "aj.server.submit.local:EXECUTION"}
+_BUILT_IN = {
+    "amlt": "aj.server.submit.amlt:EXECUTION",
+    "aml": "aj.server.submit.aml:EXECUTION",
+    "local": "aj.server.submit.local:EXECUTION",
+    "sing": "aj.server.submit.aml:SING",
+}
 ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""
 
 
+def configured_services(home: Home) -> list[str]:
+    """The services whose jobs a project can see by its configuration alone."""
+    return [service for service in ("aml",) if get_execution(service).configured(home)]
+
+
 @cache
 def get_execution(service: str) -> Execution:
-    """The execution registered for `service`; `UnknownServiceError` lists the registered ones."""
+    """The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
     target = _BUILT_IN.get(service) or _third_party().get(service)
     if target is None:
         known = ", ".join(f"`{name}`" for name in sorted({*_BUILT_IN, *_third_party()}))

@@ -72,6 +72,7 @@ class LocalEffects:
         folder = self._claim(sealed.spec.name)
         try:
             # A copy: a second link would change the ctime by which the store knows its file for the one it verified.
+            assert sealed.archive is not None
             shutil.copyfile(sealed.archive, folder / "code.tar.gz")
             (folder / NODES).symlink_to(self._nodes(sealed.spec.name))
             with _locked(folder, fcntl.LOCK_EX) as lock:
@@ -218,5 +219,5 @@ def _start_supervisor(order: Order, lock: int) -> None:
 
 EXECUTION = Execution(
     effects=lambda home, caller: LocalEffects(home, caller, shipped("backends") / "archive" / "bootstrap.sh"),
-    jobs=LocalJobs,
+    jobs=lambda home, caller: LocalJobs(home),
 )

@@ -65,25 +65,26 @@ class LocalJobs:
         folder = job_folder(self.home, self.resolve(name))
         return {**read_state(folder), "folder": str(folder)}
 
-    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
-        """What each process wrote since `cursor`, at most `PAGE_BYTES`; no character is ever cut in two."""
+    def logs(self, name: str, cursor: Mapping[str, int], stream: str | None = None) -> LogPage:
+        """What each process, or the one of rank `stream`, wrote since `cursor`; no character is ever cut in two."""
         folder = job_folder(self.home, self.resolve(name))
         # The state first: what was written before the end is then surely in the files.
         state = read_state(folder)
         ended = state["status"] != "Running"
-        streams = [str(member["rank"]) for member in state["members"]]
-        new = {stream: max(0, _size(folder, stream) - _position(cursor, stream)) for stream in streams}
+        known = [str(member["rank"]) for member in state["members"]]
+        if stream is not None and stream not in known:
+            raise NotFoundError(f"`{name}` has no rank `{stream}`", hint=f"it has {', '.join(known)}")
+        streams = known if stream is None else [stream]
+        new = {each: max(0, _size(folder, each) - _position(cursor, each)) for each in streams}
         share = max(4096, PAGE_BYTES // max(1, sum(1 for size in new.values() if size)))
         chunks, after = [], {}
-        for stream in streams:
-            start = _position(cursor, stream)
-            text, after[stream] = _read(
-                folder, stream, start, min(share, new[stream]), final=ended and new[stream] <= share
-            )
+        for each in streams:
+            start = _position(cursor, each)
+            text, after[each] = _read(folder, each, start, min(share, new[each]), final=ended and new[each] <= share)
             if text:
-                chunks.append(LogChunk(stream, text))
-        finished = ended and all(after[stream] >= _size(folder, stream) for stream in streams)
-        return LogPage(tuple(chunks), after, finished)
+                chunks.append(LogChunk(each, text))
+        finished = ended and all(after[each] >= _size(folder, each) for each in streams)
+        return LogPage(tuple(chunks), after, finished, tuple(known))
 
     def tail(self, name: str, lines: int) -> dict[str, str]:
         """The last `lines` lines of each process, by rank; reads no more than their last 64 KiB."""

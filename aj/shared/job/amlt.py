@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
+from aj.shared.errors import ShapeError, TemplateError
 from aj.shared.job.command import preamble
 from aj.shared.jsonio import Json
 from aj.shared.model import JobSpec
+from aj.shared.paths import Home
+from aj.shared.sku import check_shape, parse_sku
+from aj.shared.template.template import Template
 
+NAME = "amlt"
+"""`JobSpec.via` of a job that amlt submits."""
+MISSING = "install it as its documentation says, so that `amlt --version` works; `aj init amlt` checks it"
+"""The way out where the program is not found."""
 _SERVICES = {"sing": "singularity"}
 _OWN_TARGET_FIELDS = (
     *("gpus_per_node", "cpus_per_node", "memory", "rdma"),
@@ -33,6 +44,37 @@ def amlt_document(spec: JobSpec) -> dict[str, Json]:
     return escaped
 
 
+def payload(spec: JobSpec) -> dict[str, Json]:
+    """The document as it is submitted, checked by its schema: `PayloadError`, and `ShapeError` for the SKU."""
+    from aj.shared.schema import check
+
+    document = amlt_document(spec)
+    check(document, "payload-amlt", f"the amlt document of `{spec.name}`")
+    return document
+
+
+def review(template: Template, spec: JobSpec) -> None:
+    """Refuse, at the template's line, a job that amlt cannot run: `TemplateError`, `ShapeError`."""
+    if spec.image is None:
+        where = template.where("environment", "image")
+        raise TemplateError("amlt needs an image", where=where, hint="set `environment.image` in the template")
+    _sku(spec, template.where("jobs", 0, "sku"))
+
+
+def with_code(document: Mapping[str, Json], file: Path, cwd: Path, home: Home) -> dict[str, Json]:
+    """The document, to be written to `file`, with `cwd` as its code where the template leaves that open.
+
+    What aj itself keeps in AJ_HOME stays behind: values of earlier jobs are in it.
+    """
+    code = document.get("code", {})
+    if "local_dir" in code:
+        return dict(document)
+    folder = os.path.relpath(cwd, file.parent).replace("$", "$$")
+    private = (home.build, home.daemon, home.dryrun, home.logs, home.submission, home.record)
+    hidden = [path.relative_to(cwd).as_posix().replace("$", "$$") for path in private if path.is_relative_to(cwd)]
+    return {**document, "code": {"local_dir": f"$CONFIG_DIR/{folder}", "ignore": [*code.get("ignore", ()), *hidden]}}
+
+
 def overlaid(spec: JobSpec) -> dict[str, Json]:
     """What the document says once amlt has read it: the template with aj's resolved fields, without aj's own."""
     document = {key: value for key, value in spec.template.raw.items() if key != "_extra"}
@@ -49,9 +91,27 @@ def _job(spec: JobSpec, written: Mapping[str, Json]) -> dict[str, Json]:
     job["command"] = _lines(spec, written.get("command", ()))
     job["process_count_per_node"] = spec.shape.processes_per_node
     job["submit_args"] = _submit_args(spec, job.get("submit_args", {}))
-    if spec.sku is not None:
-        job["sku"] = spec.sku
+    if (sku := _sku(spec, f"`jobs[0].sku` of template `{spec.template.name}`")) is not None:
+        job["sku"] = sku
     return job
+
+
+def _sku(spec: JobSpec, where: str) -> str | None:
+    """amlt hears of the number of nodes from the SKU alone; what is only shown may be no SKU at all."""
+    nodes = spec.shape.nodes
+    if spec.sku is None:
+        if spec.via and nodes > 1:
+            hint = "set `jobs[0].sku`, for example `{nodes}xG{processes}`"
+            raise ShapeError(f"without a SKU amlt takes one node, but the job has {nodes}", where=where, hint=hint)
+        return None
+    try:
+        sku = parse_sku(spec.sku, where)
+        check_shape(sku, nodes, spec.shape.processes, where)
+    except ShapeError:
+        if spec.via:
+            raise
+        return spec.sku
+    return spec.sku if sku.nodes or nodes == 1 else str(replace(sku, nodes=nodes))
 
 
 def _in_its_case(key: str, value: Json) -> Json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aj.shared.errors import ShapeError, TemplateError, UnknownServiceError
-from aj.shared.job.command import command_text, command_words
+from aj.shared.job.command import DOUBLED_DOLLARS, SINGLE_DOLLARS, command_text, command_words, doubles_dollars
 from aj.shared.job.environment import check_string, job_environment
 from aj.shared.job.naming import stable_identity
 from aj.shared.jsonio import Json, at, dotted, parts
@@ -33,6 +33,8 @@ class Invocation:
     processes_per_node: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     """What `--env` gave, see `environment.parse_env`."""
+    via: str | None = None
+    """See `JobSpec.via`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,11 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         backend_spec=description.build_spec_backend(template),
         extra=template.get("_extra", default={}),
         template=MergedTemplate(name=template.name, raw=template.raw, sources=template.sources),
+        via=call.via,
     )
-    own = (_renamed(spec), _unused(template, description), _overridden(template, stable), _unmountable(template))
+    checked = tuple(description.check_spec(template, spec))
+    fields = (_unused(template, description), _unmountable(template)) if call.via is None else ()
+    own = (_renamed(spec), *fields, checked, _overridden(template, stable), _dollars(template))
     return Built(spec, (*template.notices, *(notice for notices in own for notice in notices)))
 
 
@@ -92,6 +97,9 @@ def _shape(template: Template, call: Invocation, description: Description) -> Sh
         if given := ", ".join(f"`{flag}`" for flag, value in flags.items() if value is not None):
             hint = f"omit {given}"
             raise ShapeError(f"{given}: the template itself fixes the shape", where=str(template.path), hint=hint)
+        if call.via is not None:
+            message = f"`{call.via}` cannot run a template that itself fixes the shape of the job"
+            raise ShapeError(message, where=str(template.path), hint=f"leave `--{call.via}` out")
         return fixed
     nodes = _count(template, call.nodes, "-n", ("jobs", 0, "instance_count"))
     processes = _count(template, call.processes, "-p", ("target", "gpus_per_node"))
@@ -209,6 +217,13 @@ def _overridden(template: Template, stable: Mapping[str, str]) -> Iterator[Notic
     for name in template.get(*_ENV, default={}):
         if name in stable:
             yield Notice(f"`{name}` has no effect: aj sets it", template.where(*_ENV, name), "remove it")
+
+
+def _dollars(template: Template) -> Iterator[Notice]:
+    places: list[tuple[str | int, ...]] = [("environment", "setup"), ("jobs", 0, "command")]
+    for place in (*places, *((*_ENV, name) for name in template.get(*_ENV, default={}))):
+        if doubles_dollars(_texts(template.get(*place))):
+            yield Notice(f"`{dotted(*place)}` {DOUBLED_DOLLARS}", template.where(*place), SINGLE_DOLLARS)
 
 
 def _renamed(spec: JobSpec) -> Iterator[Notice]:

@@ -11,6 +11,7 @@ from aj.shared.errors import CommandError
 
 _RUNNERS = {".py": ("uv", "run"), ".sh": ("bash",)}
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[.*\])?\+?=.*", re.DOTALL)
+_DOUBLED_DOLLARS = re.compile(r"(?<!\$)\$\$(?:\{\w|[A-Z_][A-Z0-9_])")
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _RESERVED = frozenset(
     "case coproc do done elif else esac fi for function if in select then until while".split()  # noqa: SIM905
@@ -33,6 +34,15 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+DOUBLED_DOLLARS = "has `$$` before a variable and keeps both: to a shell that is its own process id"
+SINGLE_DOLLARS = "write a single `$`: it means the same everywhere, and aj doubles it for amlt"
+
+
+def doubles_dollars(texts: Sequence[str]) -> bool:
+    """Whether someone wrote `$$HOME` for amlt, which makes `$HOME` of it; `$$` alone and `/tmp/$$.log` are shell."""
+    return any(_DOUBLED_DOLLARS.search(text) for text in texts)
 
 
 def existing_file(word: str, cwd: Path) -> Path | None:

@@ -110,7 +110,7 @@ class FolderJobs:
             raise NotFoundError(f"no job `{name}`")
         return {"name": name, "azure_name": name, "status": "Running", "created_at": "2026-01-01T00:00:00+00:00"}
 
-    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
+    def logs(self, name: str, cursor: Mapping[str, int], stream: str | None = None) -> LogPage:
         read = cursor.get("0", 0)
         return LogPage((LogChunk("0", "hello\n"),) if not read else (), {"0": 6}, bool(read))
 
@@ -158,7 +158,8 @@ def _lease(caller: Caller, sha256: str) -> Iterator[Path]:
 
 FAKE = Workshop(
     submissions=lambda home, caller: FolderRemote(home),
-    jobs=lambda home, service: FolderJobs(),
+    jobs=lambda home, service, caller: FolderJobs(),
+    configured=lambda home: (),
     freeze=lambda frozen: {**to_json(frozen), "spec": spec_to_json(frozen.spec)},
     thaw=_thaw,
     lease=_lease,

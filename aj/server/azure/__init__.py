@@ -1,0 +1,1 @@
+"""Azure as the daemon sees it: one caller's login, Azure Resource Manager, and Blob."""

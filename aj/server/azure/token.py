@@ -1,0 +1,170 @@
+"""Who the caller is to Azure: their own login, asked for in their own environment, its tokens kept in memory only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from aj.server.child import Child, run
+from aj.shared.clock import now_ns
+from aj.shared.errors import ChildError, LoginError
+from aj.shared.jsonio import Json, digest
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+
+AZ_SECONDS = 60.0
+EARLY_SECONDS = 300
+"""A token is renewed so long before it expires."""
+IMDS = ("169.254.169.254", 80)
+"""Where an Azure machine tells its identity."""
+
+
+class Token(NamedTuple):
+    """A token, when it expires (Unix seconds), and which credential gave it."""
+
+    text: str
+    expires_on: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """One caller's credentials: their environment, workload identity, `az`, then the machine's managed identity."""
+
+    env: Mapping[str, str]
+    authority: str
+    """Where service principals get tokens, such as `https://login.microsoftonline.com`."""
+
+    def token(self, scope: str) -> Token:
+        """A token for `scope`, from memory while it lasts; `LoginError` says what to do."""
+        key = self._key(scope)
+        with _GUARD:
+            lock = _LOCKS.setdefault(key, Lock())
+        with lock:
+            known = _TOKENS.get(key)
+            if known is None or known.expires_on - EARLY_SECONDS < now_ns() / 1e9:
+                known = _TOKENS[key] = self._fresh(scope)
+            return known
+
+    def forget(self, scope: str) -> None:
+        """Drop a token that was refused."""
+        _TOKENS.pop(self._key(scope), None)
+
+    def _key(self, scope: str) -> str:
+        """Another login of the same user, or another folder of `az`, is another key."""
+        folder = Path(self.env.get("AZURE_CONFIG_DIR") or Path(self.env.get("HOME", "/"), ".azure"))
+        stamps = [_stamp(folder / name) for name in ("azureProfile.json", "clouds.config", "config")]
+        mine = {name: self.env[name] for name in sorted(self.env) if name.startswith(("AZURE_", "IDENTITY_", "MSI_"))}
+        return digest([mine, self.env.get("HOME"), self.env.get("PATH"), self.authority, stamps, scope])
+
+    def _fresh(self, scope: str) -> Token:
+        said = []
+        for source, ask in self._sources():
+            try:
+                return ask(scope)
+            except LoginError as error:
+                if source not in ("az", "managed identity"):
+                    raise
+                said.append(error.message)
+        hint = "run `az login`; or set AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET of a service principal"
+        raise LoginError("not logged in to Azure: " + "; ".join(said), where=scope, hint=hint)
+
+    def _sources(self) -> Iterator[tuple[str, Callable[[str], Token]]]:
+        named = {name: self.env.get(f"AZURE_{name}", "") for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")}
+        certificate = self.env.get("AZURE_CLIENT_CERTIFICATE_PATH", "")
+        federated = self.env.get("AZURE_FEDERATED_TOKEN_FILE", "")
+        if named["TENANT_ID"] and named["CLIENT_ID"]:
+            who = (named["TENANT_ID"], named["CLIENT_ID"])
+            if named["CLIENT_SECRET"] or certificate:
+                yield "environment", lambda scope: self._principal(scope, *who, named["CLIENT_SECRET"], certificate)
+            elif federated:
+                yield "workload identity", lambda scope: self._workload(scope, *who, federated)
+        yield "az", self._az
+        if self.env.get("IDENTITY_ENDPOINT") or self.env.get("MSI_ENDPOINT") or _on_azure():
+            yield "managed identity", lambda scope: self._managed(scope, named["CLIENT_ID"])
+
+    def _principal(self, scope: str, tenant: str, client: str, secret: str, certificate: str) -> Token:
+        from azure.identity import CertificateCredential, ClientSecretCredential
+
+        more = {"authority": self.authority}
+        credential: TokenCredential
+        if secret:
+            credential = ClientSecretCredential(tenant, client, secret, **more)
+        else:
+            credential = CertificateCredential(tenant, client, certificate, **more)
+        return _ask("environment", credential, scope, "check AZURE_CLIENT_ID, AZURE_TENANT_ID and the secret")
+
+    def _workload(self, scope: str, tenant: str, client: str, file: str) -> Token:
+        from azure.identity import WorkloadIdentityCredential
+
+        more = {"authority": self.authority}
+        credential = WorkloadIdentityCredential(tenant_id=tenant, client_id=client, token_file_path=file, **more)
+        return _ask("workload identity", credential, scope, "check the federated credential of the identity")
+
+    def _managed(self, scope: str, client: str) -> Token:
+        from azure.identity import ManagedIdentityCredential
+
+        credential = ManagedIdentityCredential(client_id=client or None)
+        return _ask("managed identity", credential, scope, "give this machine an identity")
+
+    def _az(self, scope: str) -> Token:
+        words = ("az", "account", "get-access-token", "--output", "json", "--scope", scope)
+        env = {**self.env, "AZURE_CORE_NO_COLOR": "true", "AZURE_CORE_COLLECT_TELEMETRY": "no"}
+        try:
+            answer = json.loads(run(Child(words, env, Path("/"), AZ_SECONDS)).stdout)
+            text = str(answer["accessToken"])
+        except ChildError as error:
+            missing = "cannot start" in error.message
+            said = "`az` is not on PATH" if missing else error.message.partition("stderr: ")[2] or error.message
+            raise LoginError(said.strip()[:600]) from error
+        except (ValueError, LookupError, TypeError):
+            raise LoginError("`az account get-access-token` printed no token") from None
+        expires = answer.get("expires_on") or claims(text).get("exp") or now_ns() // 10**9 + 2 * EARLY_SECONDS
+        return Token(text, int(expires), "az")
+
+
+def claims(token: str) -> dict[str, Json]:
+    """What a token says of itself, unverified; `{}` when it is opaque."""
+    try:
+        part = token.split(".")[1]
+        document = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, IndexError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+_TOKENS: dict[str, Token] = {}
+_LOCKS: dict[str, Lock] = {}
+_GUARD = Lock()
+
+
+def _ask(source: str, credential: TokenCredential, scope: str, hint: str) -> Token:
+    from azure.core.exceptions import AzureError
+
+    try:
+        token = credential.get_token(scope)
+    except AzureError as error:
+        raise LoginError(f"{source}: {str(error.message)[:600]}", where=scope, hint=hint) from error
+    return Token(token.token, token.expires_on, source)
+
+
+def _on_azure() -> bool:
+    try:
+        socket.create_connection(IMDS, timeout=0.5).close()
+    except OSError:
+        return False
+    return True
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,52 @@
+"""What was read of Azure, remembered on disk with its age."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aj.shared.clock import now_ns
+from aj.shared.jsonio import Json, canonical, read_json, write_file
+from aj.shared.paths import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Facts, when they were read (nanoseconds), and what is not there yet: path → body of its PUT."""
+
+    facts: dict[str, Json]
+    read_ns: int
+    missing: dict[str, Json]
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since they were read."""
+        return (now_ns() - self.read_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The facts of one kind of job in one project, on disk: workspace, compute, image, mounts and login decide."""
+
+    path: Path
+
+    def recall(self) -> Known | None:
+        """What is known, whatever its age."""
+        try:
+            return Known(**read_json(self.path))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def keep(self, known: Known) -> None:
+        """Remember."""
+        document = {"facts": known.facts, "read_ns": known.read_ns, "missing": known.missing}
+        write_file(self.path, canonical(document))
+
+    def forget(self) -> None:
+        """Read everything again next time."""
+        self.path.unlink(missing_ok=True)
+
+
+def folder(home: Home) -> Path:
+    """The remembered facts of a project."""
+    return home.build / "azure"
