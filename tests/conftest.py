@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 PROJECT = Path(__file__).parents[1]
@@ -31,3 +32,15 @@ def contracts() -> Path:
     if not CONTRACTS.is_dir():
         pytest.skip(f"no contracts beside the project at {CONTRACTS}")
     return CONTRACTS
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """What the kill matrix tried: its numbers are a result, not only its success."""
+    for outcome in ("passed", "failed"):
+        tried = [
+            dict(report.user_properties) for report in terminalreporter.getreports(outcome) if report.when == "call"
+        ]
+        for line in sorted(str(each["kill matrix"]) for each in tried if "kill matrix" in each):
+            terminalreporter.write_line(
+                f"kill matrix: {line}: {'invariants held' if outcome == 'passed' else 'BROKEN'}"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -21,6 +22,8 @@ class Upload:
     sha256: str
     size: int
     path: Path
+    job_id: str = "00000000"
+    """The AJ_ID of the job that needs it: names what an upload leaves for a moment at the remote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,12 @@ class Receipt:
     etag: str | None
     sha256: str
     size: int
+
+
+class Unseen(Enum):
+    """The answer where only a write could tell what is there."""
+
+    UNSEEN = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class Effects(Protocol):
         """Read: what the payload needs to know of the remote; `{}` where that is nothing."""
         ...
 
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         """Read: the receipt of equal bytes that are already at the remote."""
         ...
 
@@ -75,7 +84,7 @@ class Effects(Protocol):
         """Write: one attempt. `SubmissionError`: surely nothing exists; `OutcomeUnknownError`: that is not sure."""
         ...
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """Read: our job by our own unique name, after a lost answer; None when it surely does not exist."""
         ...
 
@@ -90,13 +99,13 @@ class ReadOnly:
         """As the inner one."""
         return self.inner.facts(spec, emit)
 
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
+    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         """As the inner one."""
         return self.inner.present(upload, facts)
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """As the inner one."""
-        return self.inner.find(spec)
+        return self.inner.find(spec, facts)
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> NoReturn:
         """Refused."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aj.build.effects import Receipt, Upload
+from aj.build.effects import Receipt, Unseen, Upload
 from aj.build.engine import Outcome
 from aj.build.select import Selection
 from aj.build.step import key_changes
@@ -95,8 +95,10 @@ def judge(
     return replace(plan, plan_id=digest(to_json(plan))[:16])
 
 
-def judge_upload(upload: Upload, receipt: Receipt | None) -> StepVerdict:
+def judge_upload(upload: Upload, receipt: Receipt | Unseen | None) -> StepVerdict:
     """`reuse` what is there, else the bytes that would be sent."""
+    if isinstance(receipt, Unseen):
+        return unknown_upload(upload)
     name = f"upload-{upload.name}"
     if receipt is not None:
         return StepVerdict(name, "write", "reuse", bytes=0)
@@ -104,7 +106,7 @@ def judge_upload(upload: Upload, receipt: Receipt | None) -> StepVerdict:
 
 
 def unknown_upload(upload: Upload) -> StepVerdict:
-    """Without a network nobody knows what is there."""
+    """Without a network, or without a write, nobody knows what is there."""
     return StepVerdict(
         f"upload-{upload.name}", "write", "unknown", (Why("never_verified", upload.sha256),), upload.size
     )

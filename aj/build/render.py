@@ -46,14 +46,19 @@ def render_payload(
     """
     if spec.via == amlt.NAME:
         return amlt.payload(spec)
-    folder = backend_folder(spec.service)
     script = {"sha256": "0" * 64 if archive is SYMBOLIC_ARCHIVE else sha256(bootstrap().read_bytes())}
     names = {"spec": to_json(spec), "facts": facts, "archive": to_json(archive), "bootstrap": script}
     names["provenance"] = dict(provenance)
-    text = _render(_documents(folder), "payload.yaml.j2", names)
-    payload = yaml.load(text.encode(), f"{folder.name}/payload.yaml.j2").value
+    payload = render_document(spec.service, "payload.yaml.j2", names)
     check(payload, describe(spec.service).payload_schema, f"the {spec.service} payload of `{spec.name}`")
     return payload
+
+
+def render_document(service: str, name: str, names: Mapping[str, Json]) -> Json:
+    """A YAML document of the backend's folder, every expression spelled as JSON."""
+    folder = backend_folder(service)
+    text = _render(_documents(folder), name, names)
+    return yaml.load(text.encode(), f"{folder.name}/{name}").value
 
 
 def render_script(service: str, name: str, names: Mapping[str, Json]) -> str:

@@ -182,7 +182,8 @@ def _uploads(uploads: Sequence[Upload], effects: Effects, facts: Json, folder: P
     @cache
     def sent() -> Mapping[str, Future[Receipt]]:
         def one(upload: Upload) -> Receipt:
-            return effects.present(upload, facts) or effects.upload(upload, facts, emit)
+            found = effects.present(upload, facts)
+            return found if isinstance(found, Receipt) else effects.upload(upload, facts, emit)
 
         with ThreadPoolExecutor(len(uploads), thread_name_prefix="upload") as pool:
             return {upload.name: pool.submit(one, upload) for upload in uploads}

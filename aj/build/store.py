@@ -39,6 +39,7 @@ class Store:
 
     Beside each, `<sha256>.seen` remembers how the archive looked when its content was last hashed, and its mtime is
     the last use. Leases and temporary files are held by locks on the files themselves: a killed process holds none.
+    `<sha256>.pin-*` are links to files outside: while one of those exists, the archive stays, whoever lives.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,14 +106,27 @@ class Store:
             self._check_owner()
             fd = _lock_shared(path)
         if fd is None:
-            raise StoreError(
-                f"the archive {sha256} is not in the cache", hint="run the command again: it is packed anew"
-            )
+            raise _absent(sha256)
         try:
             _use(path)
             yield path
         finally:
             os.close(fd)
+
+    def pin(self, sha256: str, witness: Path) -> None:
+        """No `gc` removes the archive as long as the file `witness` exists; `StoreError` when it is not here."""
+        path = self.path(sha256)
+        with _failing("write", self._folder):
+            self._check_owner()
+            if not self._folder.is_dir():
+                raise _absent(sha256)
+            with self._exclusive():
+                if not path.exists():
+                    raise _absent(sha256)
+                pin = path.with_name(f"{sha256}.pin-{hashlib.sha256(os.fsencode(witness)).hexdigest()[:16]}")
+                with suppress(FileExistsError):
+                    pin.symlink_to(witness)
+                sync_folder(self._folder)
 
     def entries(self) -> tuple[Stored, ...]:
         """What is here, least recently used first."""
@@ -127,7 +141,7 @@ class Store:
     def gc(self, limit: int = LIMIT, *, keep: str | None = None) -> int:
         """Remove what is least recently used until at most `limit` bytes are left; gives the bytes freed.
 
-        What is leased stays, and so does `keep`. Temporary files of killed processes go in any case.
+        What is leased or pinned stays, and so does `keep`. Temporary files of killed processes go in any case.
         """
         stored = self.entries()
         excess = sum(entry.size for entry in stored) - limit
@@ -138,7 +152,8 @@ class Store:
             for entry in stored:
                 if freed < excess and entry.sha256 != keep:
                     with self._exclusive():
-                        freed += entry.size if _remove_unlocked(self.path(entry.sha256)) else 0
+                        path = self.path(entry.sha256)
+                        freed += entry.size if not _is_pinned(path) and _remove_unlocked(path) else 0
         return freed
 
     def _publish(self, temporary: Path, path: Path) -> None:
@@ -207,6 +222,23 @@ def _failing(verb: str, folder: Path) -> Iterator[None]:
             f"cannot {verb} the cache `{folder}`: {error.strerror}",
             hint="make room, or set AJ_CACHE_HOME to a folder that you may write",
         ) from error
+
+
+def _absent(sha256: str) -> StoreError:
+    return StoreError(f"the archive {sha256} is not in the cache", hint="run the command again: it is packed anew")
+
+
+def _is_pinned(path: Path) -> bool:
+    """Whether something waits for the archive; links to what is gone are removed."""
+    pins = list(path.parent.glob(f"{path.name[:64]}.pin-*"))
+    for pin in pins:
+        try:
+            pin.stat()
+        except FileNotFoundError:
+            pin.unlink(missing_ok=True)
+        except OSError:  # its disk does not answer: it may exist
+            continue
+    return any(pin.is_symlink() for pin in pins)
 
 
 def _is_intact(path: Path) -> bool:

@@ -12,7 +12,7 @@ from aj.shared.errors import ConfigError
 from aj.shared.paths import Home, home
 
 if TYPE_CHECKING:
-    from aj.sdk import Client
+    from aj.sdk.client import Client
     from aj.shared.model import Caller
 
 

@@ -17,7 +17,7 @@ from aj.client.show import show_fields, show_rows
 from aj.shared.errors import InterruptedByUser
 
 if TYPE_CHECKING:
-    from aj.sdk import Client
+    from aj.sdk.client import Client
 
 _COLUMNS = ("azure_name", "status", "backend", "nodes", "created_at", "ended_at")
 LISTED = 50

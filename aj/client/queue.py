@@ -90,4 +90,5 @@ def list_records(call: Call, number: int) -> Answer:
     with progress(call.console) as emit:
         records = call.connect().records(number, emit)
     document = {"kind": "records", "records": records}
-    return Answer(document, lambda out: show_rows(out, records, _RECORD_COLUMNS, "nothing was submitted yet"))
+    rows = [{**record, "note": (record.get("note") or "").partition("\n")[0]} for record in records]
+    return Answer(document, lambda out: show_rows(out, rows, _RECORD_COLUMNS, "nothing was submitted yet"))

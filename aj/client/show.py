@@ -56,13 +56,17 @@ def show_result(say: Say, result: Mapping[str, Any]) -> None:
     }
     for label, value in rows.items():
         if value:
-            say(f"  {label:<8}{value}")
+            say(f"  {label:<8}{value}".replace("\n", "\n" + " " * 10))
 
 
-def way_on(result: Mapping[str, Any]) -> str:
-    """The command that goes on with a submission which is not followed."""
+def way_on(result: Mapping[str, Any]) -> str | None:
+    """The command that goes on with a submission which is not followed; None where that is no command of aj."""
+    from aj.shared.spec import describe
+
     if result["status"] == "queued":
         return f"aj queue wait {result['ticket'] or result['id']}"
+    if result["backend"] == "amlt" or not describe(result["backend"]).managed:  # the note says how to follow it there
+        return None
     return f"aj job logs -f {result['azure_name']}"
 
 
@@ -92,8 +96,11 @@ def show_plan(out: Console, plan: Mapping[str, Any]) -> None:
 
 def closing_line(plan: Mapping[str, Any]) -> str:
     """The plan in one sentence."""
-    uploads = sum(step["bytes"] or 0 for step in plan["steps"] if step["verdict"] in ("would", "unknown"))
-    sent = f"upload {size(uploads)} and " if uploads else ""
+    sent = "".join(
+        f"{words} {size(number)} and "
+        for verdict, words in (("would", "upload"), ("unknown", "perhaps upload"))
+        if (number := sum(step["bytes"] or 0 for step in plan["steps"] if step["verdict"] == verdict))
+    )
     if not plan["would_change"]:
         return f"No changes: the next run would {sent}submit what run {plan['baseline']} submitted."
     if plan["baseline"] is None:

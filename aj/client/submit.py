@@ -11,11 +11,11 @@ from aj.client.console import Answer, Console
 from aj.client.follow import Follower
 from aj.client.progress import progress
 from aj.client.show import show_result, way_on
-from aj.shared.errors import AjError, InterruptedByUser, OutcomeUnknownError, from_wire, to_wire
+from aj.shared.errors import AjError, InputError, InterruptedByUser, OutcomeUnknownError, from_wire, to_wire
 from aj.shared.jsonio import Json
 
 if TYPE_CHECKING:
-    from aj.sdk import Client
+    from aj.sdk.client import Client
     from aj.shared.model import JobSpec, Status
 
 COMPLETED = "Completed"
@@ -42,6 +42,7 @@ class Submission:
     def answer(self) -> Answer:
         """Submit, follow where that is due, and say what became of it."""
         try:
+            self._check_follow()
             client = self.call.connect()
             result = self._send(client)
         except AjError as error:
@@ -64,6 +65,13 @@ class Submission:
                 f"`aj job logs -f {self.spec.identity.id}` follows it",
             ) from None
         return {"kind": "submission_result", **to_json(result)}
+
+    def _check_follow(self) -> None:
+        from aj.shared.spec import describe
+
+        if self.follow and not describe(self.spec.service).managed:
+            message = f"aj does not follow jobs of `{self.spec.service}`"
+            raise InputError(message, where="--follow", hint="the result names the command that shows the log")
 
     def _attached(self) -> bool:
         from aj.shared.spec import describe
@@ -127,8 +135,8 @@ def failed(known: Mapping[str, Json], error: AjError) -> Answer:
 
 def _show_sent(out: Console, result: Mapping[str, Any]) -> None:
     show_result(out.painted, result)
-    if result["backend"] != "amlt" or result["status"] == "queued":  # its note says how to follow it there
-        out.painted(f"  follow  {way_on(result)}")
+    if way := way_on(result):
+        out.painted(f"  follow  {way}")
 
 
 def _ended(job: Mapping[str, Any], follower: Follower, result: Mapping[str, Any]) -> Answer:

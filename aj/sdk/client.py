@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlencode
 
+from aj.sdk.spawn import Daemon
+from aj.sdk.transport import ANSWER_SECONDS, REMOTE_SECONDS, LostError, NotSentError, Transport
 from aj.shared.clock import monotonic
 from aj.shared.errors import (
     AjError,
@@ -19,10 +22,6 @@ from aj.shared.errors import (
 )
 from aj.shared.model import Caller, Emit, Event, JobResult, JobSpec, nowhere, to_json
 from aj.shared.spec import spec_to_json
-
-if TYPE_CHECKING:
-    from aj.sdk.spawn import Daemon
-    from aj.sdk.transport import Transport
 
 RECONNECTS = 3
 """Times that a wait survives the end of the daemon without a word in between."""
@@ -60,8 +59,6 @@ class Client:
         work goes on when the caller goes away: `wait` follows it by its AJ_ID.
         """
         body = {"spec": spec_to_json(spec), "caller": to_json(caller), "queue": queue, "expect": expect}
-        from aj.sdk.transport import LostError
-
         try:
             return JobResult(**self._stream("POST", "/v1/submissions", emit, body))
         except (LostError, DaemonBusyError) as error:
@@ -127,16 +124,12 @@ class Client:
 
         `stream` chooses one: a rank, or the name of a log file.
         """
-        import json
-
         query = {**({"cursor": json.dumps(dict(cursor))} if cursor else {}), **({"stream": stream} if stream else {})}
         return self._get(f"/v1/jobs/{_word(ref)}/logs?{urlencode(query)}", remote=True)
 
     def cancel_job(self, ref: str) -> dict[str, Any]:
         """End a job: azure_name and the status after."""
-        from aj.sdk.transport import REMOTE_SECONDS
-
-        return self._post(f"/v1/jobs/{_word(ref)}/cancel", patience=REMOTE_SECONDS)
+        return self._post(f"/v1/jobs/{_word(ref)}/cancel", remote=True)
 
     def azure(self, topic: str) -> dict[str, Any]:
         """What this caller can see in Azure: `login`, `workspaces`, `workspace`, `experiments`, `quota`, and of
@@ -153,8 +146,6 @@ class Client:
 
     @property
     def _way(self) -> Transport:
-        from aj.sdk.transport import Transport
-
         return Transport(self._daemon.place.socket, self.root)
 
     @property
@@ -166,8 +157,6 @@ class Client:
         return replace(self._way, caller=to_header(self._daemon.env, self.root))
 
     def _get(self, path: str, *, remote: bool = False) -> dict[str, Any]:
-        from aj.sdk.transport import ANSWER_SECONDS, REMOTE_SECONDS, LostError, NotSentError
-
         patience = REMOTE_SECONDS if remote else ANSWER_SECONDS
         way = self._remote_way if remote else self._way
         try:
@@ -176,15 +165,14 @@ class Client:
             self._daemon.ensure()
             return way.request("GET", path, patience=patience)
 
-    def _post(self, path: str, *, patience: float = 0) -> dict[str, Any]:
-        from aj.sdk.transport import ANSWER_SECONDS, NotSentError
-
-        way = self._remote_way if patience else self._way
+    def _post(self, path: str, *, remote: bool = False) -> dict[str, Any]:
+        patience = REMOTE_SECONDS if remote else ANSWER_SECONDS
+        way = self._remote_way if remote else self._way
         try:
-            return way.request("POST", path, {}, patience=patience or ANSWER_SECONDS)
+            return way.request("POST", path, {}, patience=patience)
         except NotSentError:
             self._daemon.ensure()
-            return way.request("POST", path, {}, patience=patience or ANSWER_SECONDS)
+            return way.request("POST", path, {}, patience=patience)
 
     def _listed(self, path: str, key: str, emit: Emit) -> list[dict[str, Any]]:
         document = self._get(path)
@@ -197,8 +185,6 @@ class Client:
     def _stream(
         self, method: str, path: str, emit: Emit, body: Any = None, deadline: float | None = None
     ) -> dict[str, Any]:
-        from aj.sdk.transport import NotSentError
-
         try:
             return _outcome(self._way.stream(method, path, body, deadline=deadline), emit)
         except (NotSentError, DaemonNotRunningError):

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aj.sdk.transport import ANSWER_SECONDS, LostError, NotSentError, Transport, server_of
+from aj.sdk.transport import ANSWER_SECONDS, LostError, NotSentError, Transport
 from aj.shared.caller import travels
 from aj.shared.clock import monotonic
 from aj.shared.errors import AjError, ConflictError, DaemonBusyError, DaemonError, DaemonNotRunningError
 from aj.shared.fingerprint import PROTOCOL, fingerprint, package
 from aj.shared.model import Emit, Event, nowhere
-from aj.shared.runtime import Runtime, acquire, check_private, held, make_private, open_log, runtime
+from aj.shared.runtime import Runtime, acquire, check_private, held, make_private, open_log, peer, runtime
 
 START_SECONDS = 20.0
 """From the lock to the first answer, on a machine with much else to do."""
@@ -62,6 +62,16 @@ class Daemon:
                 if monotonic() > deadline:
                     raise _stuck(self.place) from error
             time.sleep(POLL_SECONDS)
+
+    def greet(self) -> None:
+        """`DaemonError` unless the running daemon, of whatever version, understands this one."""
+        found = self.info()
+        oldest, newest = found.get("oldest_protocol", found["protocol"]), found["protocol"]
+        if not oldest <= PROTOCOL <= newest:
+            raise DaemonError(
+                f"the running daemon speaks protocol {oldest} to {newest}, this aj {PROTOCOL}",
+                hint="`aj daemon restart`",
+            )
 
     def ensure(self, emit: Emit = nowhere) -> dict[str, Any]:
         """A running daemon of this very version, started or replaced where that is needed: what it says of itself."""
@@ -181,13 +191,13 @@ class Daemon:
             connection.settimeout(ANSWER_SECONDS)
             try:
                 connection.connect(str(self.place.socket))
-                owner = server_of(connection)
+                pid, owner = peer(connection)
             except OSError as error:
                 raise DaemonError(f"the daemon cannot be reached: {error}", where=str(self.place.socket)) from error
-            if owner is None or owner[1] != os.getuid():
-                raise DaemonError("the daemon's process is not known", hint="end it yourself")
-            os.kill(owner[0], signal.SIGKILL)
-            return owner[0]
+            if owner != os.getuid():
+                raise DaemonError(f"the socket is served by user {owner}", where=str(self.place.socket))
+            os.kill(pid, signal.SIGKILL)
+            return pid
 
     def _tail(self, offset: int) -> str:
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 import socket
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,17 @@ from aj.shared.clock import monotonic
 from aj.shared.errors import DaemonBusyError, DaemonError, WaitTimeoutError, from_wire
 from aj.shared.fingerprint import ROOT_HEADER
 from aj.shared.jsonio import Json, compact
+from aj.shared.model import Event, to_json
+from aj.shared.runtime import peer
 
 ANSWER_SECONDS = 4.0
 """A daemon that is alive answers sooner, whatever it does."""
 REMOTE_SECONDS = 120.0
 """For answers that need a remote's answer first."""
-SILENCE_SECONDS = 10.0
-"""Between two lines of a stream; the daemon sends a beat every second."""
+SILENCE_SECONDS = 4.0
+"""Between two lines of a stream, after which we say so; the daemon sends a beat every second."""
+GIVE_UP_SECONDS = 300.0
+"""Of silence of a daemon that is alive, stopped perhaps."""
 
 
 class NotSentError(DaemonError):
@@ -46,120 +51,105 @@ class Transport:
 
     def request(self, method: str, path: str, body: Json = None, *, patience: float = ANSWER_SECONDS) -> dict[str, Any]:
         """One JSON answer; the daemon's own errors are raised with their type."""
-        connection = self._send(method, path, body, patience)
-        try:
-            status, answer = _answer(connection)
-            return _document(status, _read(answer))
-        finally:
-            connection.close()
+        with self._asked(method, path, body, patience) as (_, answer):
+            return _document(answer, patience)
 
     def stream(
         self, method: str, path: str, body: Json = None, *, deadline: float | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The lines of a growing answer, beats included, until the last; `WaitTimeoutError` at `deadline`."""
-        connection = self._send(method, path, body, ANSWER_SECONDS)
-        try:
-            status, answer = _answer(connection)
-            if status != 200:
-                _document(status, _read(answer))
+        """The lines of a growing answer, beats included, until the last; `WaitTimeoutError` at `deadline`.
+
+        A daemon that stays silent is waited for: an event of ours says so, once.
+        """
+        with self._asked(method, path, body, ANSWER_SECONDS) as (link, answer):
+            if answer.status != 200:
+                _document(answer, ANSWER_SECONDS)
             while True:
-                assert connection.sock is not None
-                connection.sock.settimeout(_patience(deadline))
-                line = _line(answer, deadline)
-                yield line
+                if not _arrives(link, answer, SILENCE_SECONDS, deadline):
+                    yield {"event": to_json(Event("wait", f"{_silent(SILENCE_SECONDS).message}; waiting for it"))}
+                    if not _arrives(link, answer, GIVE_UP_SECONDS, deadline):
+                        raise _silent(GIVE_UP_SECONDS)
+                with _told(SILENCE_SECONDS):
+                    text = answer.readline()
+                    if not text.endswith(b"\n"):
+                        raise ConnectionError
+                yield (line := _parsed(text))
                 if "event" not in line:
                     return
-        finally:
-            connection.close()
 
-    def _send(self, method: str, path: str, body: Json, patience: float) -> http.client.HTTPConnection:
-        connection = _UnixConnection(self.path, patience)
-        try:
-            connection.connect()
-        except TimeoutError as error:
-            raise _silent(patience) from error
-        except OSError as error:
-            raise NotSentError(f"no daemon answers: {error.strerror}", where=str(self.path)) from error
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: Json, patience: float
+    ) -> Iterator[tuple[socket.socket, http.client.HTTPResponse]]:
+        connection = http.client.HTTPConnection("daemon", timeout=patience)
+        connection.sock = link = self._connected(patience)
         headers = {"Content-Type": "application/json"}
         if self.root is not None:
             headers[ROOT_HEADER] = quote(os.fsencode(self.root))
         if self.caller is not None:
             headers[CALLER_HEADER] = self.caller
         try:
-            connection.request(method, path, None if body is None else compact(body), headers)
-        except TimeoutError as error:
-            raise _silent(patience) from error
-        except OSError as error:
-            raise LostError("the daemon ended in the middle of a request", where=str(self.path)) from error
-        return connection
+            with _told(patience):
+                connection.request(method, path, None if body is None else compact(body), headers)
+                answer = connection.getresponse()
+            yield link, answer
+        finally:
+            connection.close()
 
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, patience: float) -> None:
-        super().__init__("daemon", timeout=patience)
-        self._path = path
-
-    def connect(self) -> None:
+    def _connected(self, patience: float) -> socket.socket:
         """To the socket, and only if the daemon behind it is ours."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(patience)
         try:
-            self.sock.connect(os.fspath(self._path))
-        except BaseException:
-            self.sock.close()
-            raise
-        if (owner := server_of(self.sock)) is not None and owner[1] != os.getuid():
-            self.sock.close()
-            raise DaemonError(f"the socket is served by user {owner[1]}", where=str(self._path))
+            link.connect(os.fspath(self.path))
+            owner = peer(link)
+        except OSError as error:
+            link.close()
+            if isinstance(error, TimeoutError):
+                raise _silent(patience) from error
+            raise NotSentError(f"no daemon answers: {error.strerror}", where=str(self.path)) from error
+        if owner[1] != os.getuid():
+            link.close()
+            raise DaemonError(f"the socket is served by user {owner[1]}", where=str(self.path))
+        return link
 
 
-def server_of(connection: socket.socket) -> tuple[int, int] | None:
-    """Process id and user of the process that listens, as the kernel knows them; None where it does not tell."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
-    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
-
-
-def _answer(connection: http.client.HTTPConnection) -> tuple[int, http.client.HTTPResponse]:
+@contextmanager
+def _told(patience: float) -> Iterator[None]:
     try:
-        answer = connection.getresponse()
+        yield
     except TimeoutError as error:
-        raise _silent(connection.timeout or 0) from error
+        raise _silent(patience) from error
     except (OSError, http.client.HTTPException) as error:
-        raise LostError("the daemon ended before it answered") from error
-    return answer.status, answer
+        raise LostError("the daemon ended in the middle of a request") from error
 
 
-def _read(answer: http.client.HTTPResponse) -> bytes:
+def _arrives(link: socket.socket, answer: http.client.HTTPResponse, seconds: float, deadline: float | None) -> bool:
+    """Whether there is something to read, the end included, within so many seconds."""
+    link.setblocking(False)
     try:
-        return answer.read()
-    except TimeoutError as error:
-        raise _silent(ANSWER_SECONDS) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise LostError("the daemon ended in the middle of its answer") from error
+        with _told(0):
+            if answer.fp.peek(1).strip():  # the line end after a chunk is nothing yet
+                return True
+    finally:
+        link.settimeout(SILENCE_SECONDS)
+    left = seconds if deadline is None else max(0, min(seconds, deadline - monotonic()))
+    ready = select.poll()
+    ready.register(link, select.POLLIN)
+    if ready.poll(left * 1000):
+        return True
+    if deadline is not None and monotonic() >= deadline:
+        raise WaitTimeoutError("the time to wait is over")
+    return False
 
 
-def _line(answer: http.client.HTTPResponse, deadline: float | None) -> dict[str, Any]:
-    try:
-        text = answer.readline()
-    except TimeoutError as error:
-        if deadline is not None and monotonic() >= deadline:
-            raise WaitTimeoutError("the time to wait is over") from error
-        raise _silent(SILENCE_SECONDS) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise LostError("the daemon ended in the middle of its answer") from error
-    if not text.endswith(b"\n"):
-        raise LostError("the daemon ended in the middle of its answer")
-    return _parsed(text)
-
-
-def _document(status: int, body: bytes) -> dict[str, Any]:
-    document = _parsed(body)
-    if "error" in document and status != 200:
-        raise from_wire(document["error"])
-    if status != 200:
-        raise DaemonError(f"the daemon answered with status {status}", hint="`aj daemon restart`")
+def _document(answer: http.client.HTTPResponse, patience: float) -> dict[str, Any]:
+    with _told(patience):
+        document = _parsed(answer.read())
+    if answer.status != 200:
+        if "error" in document:
+            raise from_wire(document["error"])
+        raise DaemonError(f"the daemon answered with status {answer.status}", hint="`aj daemon restart`")
     return document
 
 
@@ -168,13 +158,9 @@ def _parsed(body: bytes) -> dict[str, Any]:
         document = json.loads(body)
     except ValueError as error:
         raise DaemonError("the daemon's answer is not JSON", hint="`aj daemon restart`") from error
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         raise DaemonError("the daemon's answer is no JSON object", hint="`aj daemon restart`")
-    return dict(document)
-
-
-def _patience(deadline: float | None) -> float:
-    return SILENCE_SECONDS if deadline is None else max(0.01, min(SILENCE_SECONDS, deadline - monotonic()))
+    return document
 
 
 def _silent(seconds: float) -> DaemonBusyError:

@@ -8,7 +8,7 @@ import selectors
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -20,7 +20,7 @@ from aj.shared.errors import ChildEndedError, ChildError
 from aj.shared.redact import redact_text
 
 KEPT = 64 * 1024
-"""Bytes of each stream's head, and of its tail, that are kept; the middle of longer output is dropped."""
+"""What a child keeps of its output unless it says otherwise."""
 SHOWN = 2000
 """Characters of each stream in an error; the log has what was kept."""
 GRACE_SECONDS = 5.0
@@ -38,7 +38,10 @@ class Child:
     cwd: Path
     timeout_seconds: float
     secrets: frozenset[str] = frozenset()
-    stdin: bytes = b""
+    stdin: bytes | Iterable[bytes] = b""
+    """Blocks are taken one by one as the child reads; an error that they raise ends it."""
+    kept: int = KEPT
+    """Bytes of each stream's head, and of its tail, that are kept; the middle of longer output is dropped."""
     cancel: Event = field(default_factory=Event)
     """Set it from another thread to end the child and its children."""
 
@@ -62,7 +65,7 @@ def run(child: Child, line: Callable[[str], None] | None = None) -> Output:
             child.argv,
             env=child.env,
             cwd=child.cwd,
-            stdin=subprocess.PIPE if child.stdin else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if child.stdin != b"" else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,
@@ -93,8 +96,12 @@ class _Pipes:
         self._process = process
         self._child = child
         self._line = line
-        self._unsent = memoryview(child.stdin)
-        self._kept: dict[IO[bytes] | None, _Kept] = {process.stdout: _Kept(), process.stderr: _Kept()}
+        self._blocks = iter((child.stdin,) if isinstance(child.stdin, bytes) else child.stdin)
+        self._unsent = memoryview(b"")
+        self._kept: dict[IO[bytes] | None, _Kept] = {
+            process.stdout: _Kept(child.kept),
+            process.stderr: _Kept(child.kept),
+        }
         self._selector = selectors.DefaultSelector()
         for stream in (process.stdout, process.stderr):
             assert stream is not None
@@ -154,11 +161,13 @@ class _Pipes:
             self._selector.unregister(stream)
 
     def _feed(self, stream: IO[bytes]) -> None:
+        self._unsent = self._unsent or memoryview(next(self._blocks, b""))
         try:
             self._unsent = self._unsent[os.write(stream.fileno(), self._unsent[:KEPT]) :]
+            ended = not self._unsent.obj
         except BrokenPipeError:
-            self._unsent = self._unsent[:0]
-        if not self._unsent:
+            ended = True
+        if ended:
             self._selector.unregister(stream)
             _close(stream)
 
@@ -166,18 +175,19 @@ class _Pipes:
 class _Kept:
     """Head and tail of one stream, and its unfinished line."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._head = b""
         self._tail = b""
         self._dropped = 0
         self._begun = b""
 
     def take(self, block: bytes) -> list[bytes]:
-        room = KEPT - len(self._head)
+        room = self._limit - len(self._head)
         self._head += block[:room]
         self._tail += block[room:]
-        self._dropped += max(0, len(self._tail) - KEPT)
-        self._tail = self._tail[-KEPT:]
+        self._dropped += max(0, len(self._tail) - self._limit)
+        self._tail = self._tail[-self._limit :]
         *lines, self._begun = (self._begun + block).split(b"\n")
         if self._begun and (not block or len(self._begun) > KEPT):
             lines.append(self._begun)

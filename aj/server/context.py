@@ -36,7 +36,10 @@ class Context:
         self._lock: int | None = None
         self._queue: Queue | None = None
         self._worker: Worker | None = None
-        if _database(home).exists():
+
+    def restore(self) -> None:
+        """Take up what the last daemon left, if there was one."""
+        if _database(self.home).exists():
             self._open()
 
     def accept(self, spec: JobSpec) -> Work:
@@ -56,6 +59,7 @@ class Context:
         queue.accept(entry, record)
         work = Work(entry.ticket, record, hidden_values(spec))
         worker.add(work)
+        work.passes("accepted")
         for notice in queue.notices:
             work.emit(Event("warning", f"{notice.message} ({notice.where}); {notice.hint}"))
         return work
@@ -118,7 +122,7 @@ class Context:
         """Let go of the files; only when nothing is active."""
         with self._guard:
             if self._worker is not None:
-                self._worker.close()
+                self._worker.stop()
             if self._queue is not None:
                 self._queue.close()
             if self._lock is not None:

@@ -52,7 +52,12 @@ class Contexts:
                 if self._stopping:
                     context.stop()
             context.users += 1
-            return context
+        try:
+            context.restore()  # it may wait for another daemon: not with all projects
+        except BaseException:
+            self.leave(context)
+            raise
+        return context
 
     def leave(self, context: Context) -> None:
         """The request has its answer."""

@@ -36,35 +36,38 @@ class Feed:
                 if last.kind == event.kind and last.completed is not None:
                     self._kept.pop()
             self._kept.append((self._number, event))
-        self.wake()
+            self._ring()
 
     def end(self) -> None:
         """Nothing will follow: readers no longer wait."""
         with self._lock:
             self._ended = True
-        self.wake()
+            self._ring()
 
     def wake(self) -> None:
-        """Let waiting readers look again, for example because their entry is ready."""
+        """Let readers look again, for example because their entry is ready, those too that are about to wait."""
         with self._lock:
-            bells, self._bells = self._bells, []
-        for loop, bell in bells:
-            with suppress(RuntimeError):  # the loop was closed: its readers are gone
-                loop.call_soon_threadsafe(bell.set)
+            self._number += 1
+            self._ring()
 
     async def read(self, cursor: int, patience: float) -> tuple[list[Event], int]:
         """The events after `cursor` (0: all that are kept) and the new cursor; waits `patience` seconds at most."""
         bell = asyncio.Event()
         with self._lock:
-            fresh = self._after(cursor)
-            if fresh or self._ended or patience <= 0:
-                return fresh, self._number
+            if self._number > cursor or self._ended or patience <= 0:
+                return self._after(cursor), self._number
             self._bells.append((asyncio.get_running_loop(), bell))
         with suppress(TimeoutError):
             await asyncio.wait_for(bell.wait(), patience)
         with self._lock:
             self._bells = [pair for pair in self._bells if pair[1] is not bell]
             return self._after(cursor), self._number
+
+    def _ring(self) -> None:
+        bells, self._bells = self._bells, []
+        for loop, bell in bells:
+            with suppress(RuntimeError):  # the loop was closed: its readers are gone
+                loop.call_soon_threadsafe(bell.set)
 
     def _after(self, cursor: int) -> list[Event]:
         fresh: list[Event] = []

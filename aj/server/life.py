@@ -13,7 +13,7 @@ from aj.server.boundary import attempt
 from aj.server.contexts import Contexts
 from aj.shared.clock import monotonic
 from aj.shared.errors import ConflictError
-from aj.shared.fingerprint import PROTOCOL, fingerprint, package
+from aj.shared.fingerprint import OLDEST_PROTOCOL, PROTOCOL, fingerprint, package
 from aj.shared.jsonio import Json
 from aj.shared.runtime import LOG_LIMIT, Runtime, holds, open_log
 
@@ -50,6 +50,7 @@ class Life:
         return {
             "version": __version__,
             "protocol": PROTOCOL,
+            "oldest_protocol": OLDEST_PROTOCOL,
             "fingerprint": self._fingerprint,
             "package": str(package()),
             "pid": os.getpid(),
@@ -111,7 +112,7 @@ class Life:
     async def tick(self) -> None:
         """Now and then: bounded log, idle projects closed, and whether it is time to leave."""
         if holds(2, self._place.log) and os.fstat(2).st_size > LOG_LIMIT:
-            self._turn_log()
+            attempt(self._turn_log)
         busy = await self.within(self.quick, lambda: attempt(self._tidy))
         idle = busy is False and not self._requests and not self._tasks
         if self.draining or not self.intact() or (idle and monotonic() - self._used > self._idle_seconds):

@@ -8,9 +8,7 @@ import os
 import signal
 import socket
 import stat
-import struct
 from pathlib import Path
-from typing import Any
 
 import uvicorn  # noqa: TID253
 from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
@@ -20,11 +18,13 @@ from aj.server.contexts import Contexts
 from aj.server.life import Life
 from aj.server.workshop import Workshop
 from aj.shared.errors import DaemonError
-from aj.shared.runtime import Runtime, holds
+from aj.shared.runtime import Runtime, holds, is_at, peer
 
 BACKLOG = 1024
 LINGER_SECONDS = 3
 """How long open streams may take to end when everything else has."""
+TENDS = 20
+"""Times a second that a daemon looks whether it may leave, once it is to."""
 LOG = logging.getLogger("aj")
 
 
@@ -41,11 +41,11 @@ def serve(place: Runtime, lock: int, workshop: Workshop, idle_seconds: float) ->
         server.force_exit = server.force_exit or life.forced
 
     life.leave = leave
-    life.intact = lambda: holds(lock, place.lock) and _is_at(own, place.socket)
+    life.intact = lambda: holds(lock, place.lock) and is_at(own, place.socket)
     try:
         asyncio.run(_until_left(server, life, listening))
     finally:
-        if _is_at(own, place.socket):
+        if is_at(own, place.socket):
             place.socket.unlink(missing_ok=True)
     if unfinished := contexts.active():
         LOG.warning("left unfinished: %s", unfinished)
@@ -80,14 +80,6 @@ def bind(path: Path) -> socket.socket:
     return listening
 
 
-def peer_uid(connection: Any) -> int:
-    """The user at the other end of a Unix socket."""
-    if hasattr(socket, "SO_PEERCRED"):
-        return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1])
-    local_peercred = 1  # macOS: at level 0, version and user come first
-    return int(struct.unpack_from("2I", connection.getsockopt(0, local_peercred, 76))[1])
-
-
 class OwnPeers(H11Protocol):
     """Hangs up on every user but ours before a byte is read."""
 
@@ -95,7 +87,7 @@ class OwnPeers(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Ask the kernel who it is."""
-        self.refused = peer_uid(transport.get_extra_info("socket")) != os.getuid()
+        self.refused = peer(transport.get_extra_info("socket"))[1] != os.getuid()
         if self.refused:
             LOG.warning("refused a connection of another user")
             transport.abort()
@@ -121,8 +113,6 @@ def _config(life: Life) -> uvicorn.Config:
         date_header=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=LINGER_SECONDS,
-        callback_notify=life.tick,
-        timeout_notify=0,
     )
 
 
@@ -136,12 +126,15 @@ async def _until_left(server: uvicorn.Server, life: Life, listening: socket.sock
         loop.add_signal_handler(number, life.signaled)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     LOG.info("the daemon %d serves %s", os.getpid(), listening.getsockname())
+    tending = loop.create_task(_tend(life))
     await serving
+    tending.cancel()
 
 
-def _is_at(own: os.stat_result, path: Path) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+async def _tend(life: Life) -> None:
+    while True:
+        await life.tick()
+        for _ in range(TENDS):
+            await asyncio.sleep(1 / TENDS)
+            if life.draining:
+                life.drain()

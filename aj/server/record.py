@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aj import __version__
 from aj.server.child import Child, run
-from aj.server.workshop import Frozen
 from aj.shared.errors import AjError, to_wire
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, JobResult, JobSpec, Status
 from aj.shared.redact import env_names, secret_names, variables
+
+if TYPE_CHECKING:
+    from aj.server.submission import Frozen
 
 GIT_SECONDS = 2.0
 """A slow git costs the record its commit, not the user their time."""

@@ -6,7 +6,9 @@ import argparse
 import logging
 import os
 import resource
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +70,22 @@ def _start_logging(env: Mapping[str, str]) -> None:
         raise ConfigError(f"AJ_LOG_LEVEL `{level}` is no level", hint="DEBUG, INFO, WARNING or ERROR")
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level="WARNING")
     logging.getLogger("aj").setLevel(level)
+    if env.get("AJ_DEBUG") == "1" and (point := env.get("AJ_DEBUG_STOP_AT")):
+        logging.getLogger("aj.points").addHandler(StopAt(point))
+
+
+class StopAt(logging.Handler):
+    """Stops the daemon (as SIGSTOP does) once, where a submission first passes a point: for tests of its death."""
+
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self._point: str | None = point
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """`record` is of `aj.points`: id, point."""
+        if self._point and record.getMessage().partition(": ")[2].startswith(self._point):
+            self._point = None
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _idle_seconds(env: Mapping[str, str]) -> float:

@@ -32,7 +32,7 @@ from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, document_graph, graph, job_receipt, writes
 from aj.build.store import Store
 from aj.server.record import provenance
-from aj.server.submit import get_execution
+from aj.server.submit import Execution, get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
 from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, StepVerdict, to_json
@@ -103,13 +103,14 @@ class Submissions:
 
     home: Home
     store: Store
+    executions: Callable[[str], Execution] = get_execution
 
     def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
         """The pure half: whatever can fail before a write has failed when this returns.
 
         `expect` is the payload digest of a saved plan: `InputError` when an input has moved since.
         """
-        effects = ReadOnly(get_execution(spec.backend).effects(self.home, caller))
+        effects = ReadOnly(self.executions(spec.backend).effects(self.home, caller))
         with self._locked(emit):
             build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit)
             facts = build.facts()
@@ -129,7 +130,7 @@ class Submissions:
 
     def plan(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
         """What `prepare` and `execute` would do; reads remotes, writes only the build folder."""
-        effects = ReadOnly(get_execution(spec.backend).effects(self.home, caller))
+        effects = ReadOnly(self.executions(spec.backend).effects(self.home, caller))
         return self._plan(spec, caller, effects, emit)
 
     def plan_offline(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
@@ -146,7 +147,7 @@ class Submissions:
 
     def execute(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """The writes. `SubmissionError` when surely nothing runs, `OutcomeUnknownError` when that cannot be known."""
-        effects = get_execution(frozen.spec.backend).effects(self.home, caller)
+        effects = self.executions(frozen.spec.backend).effects(self.home, caller)
         folder = self._line(frozen.spec)
         with self._sealed(frozen) as sealed:
             try:
@@ -154,18 +155,18 @@ class Submissions:
                 receipt = job_receipt(bring_up_to_date(steps, folder / "receipts.db", emit)["submit"].target)
             except OutcomeUnknownError as error:
                 receipt = self._look_up(frozen, effects, error, emit)
-        write_baseline(folder, frozen.baseline)
+        self._remember(frozen, emit)
         return result_of(frozen, receipt)
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """After a crash between send and record: adopt our job by its own name; never a second write."""
-        effects = ReadOnly(get_execution(frozen.spec.backend).effects(self.home, caller))
+        effects = ReadOnly(self.executions(frozen.spec.backend).effects(self.home, caller))
         error = OutcomeUnknownError(
             f"the daemon stopped while `{frozen.spec.name}` was being submitted",
             hint=f"look for `{frozen.spec.name}` with `aj job show {frozen.spec.identity.id}` before you run it again",
         )
         receipt = self._look_up(frozen, effects, error, emit)
-        write_baseline(self._line(frozen.spec), frozen.baseline)
+        self._remember(frozen, emit)
         return result_of(frozen, receipt)
 
     @contextmanager
@@ -178,17 +179,25 @@ class Submissions:
             uploads = _uploads(frozen.spec, frozen.archive, archive)
             yield Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
 
+    def _remember(self, frozen: Frozen, emit: Emit) -> None:
+        """For later plans: the job exists, whether or not this can be written."""
+        try:
+            write_baseline(self._line(frozen.spec), frozen.baseline)
+        except OSError as error:
+            emit(Event("warning", f"the next plan compares with an older run: {error}"))
+
     def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
         emit(Event("note", f"the answer was lost; looking for `{frozen.spec.name}`"))
         try:
-            receipt = effects.find(frozen.spec)
+            receipt = effects.find(frozen.spec, frozen.facts)
         except AjError as failure:
             raise error from failure
         if receipt is None:
             raise SubmissionError(
                 f"`{frozen.spec.name}` was not created: {error.message}", hint="nothing runs; submit it again"
             ) from error
-        return replace(receipt, note="adopted: the job was found after its answer was lost")
+        adopted = "adopted: the job was found after its answer was lost"
+        return replace(receipt, note="\n".join(filter(None, (adopted, receipt.note))))
 
     def _plan(self, spec: JobSpec, caller: Caller, effects: Effects | None, emit: Emit) -> Plan:
         folder = self._line(spec)
@@ -296,7 +305,7 @@ def _uploads(spec: JobSpec, record: ArchiveRecord, archive: Path) -> tuple[Uploa
     script = bootstrap()
     content = script.read_bytes()
     known = {
-        "code": Upload("code", record.sha256, record.size, archive),
-        "bootstrap": Upload("bootstrap", sha256(content), len(content), script),
+        "code": Upload("code", record.sha256, record.size, archive, spec.identity.id),
+        "bootstrap": Upload("bootstrap", sha256(content), len(content), script, spec.identity.id),
     }
     return tuple(known[name] for name in describe(spec.service).uploads)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event as Flag
 from threading import RLock, Thread
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from aj.server.record import hidden_values, result_of, with_frozen, with_result
 from aj.server.workshop import Workshop
 from aj.shared.caller import caller_from_json
 from aj.shared.errors import AjError, InputError, OutcomeUnknownError, StoreError, SubmissionError
-from aj.shared.jsonio import Json
+from aj.shared.jsonio import Json, write_file
 from aj.shared.model import Caller, Event, JobResult, JobSpec, Status, to_json
 from aj.shared.paths import Home
 from aj.shared.redact import redact_text
@@ -28,6 +29,8 @@ RETRY_SECONDS = 2.0
 """Pause before a change that the disk refused is tried again."""
 FINISH_ATTEMPTS = 3
 LOG = logging.getLogger("aj")
+POINTS = logging.getLogger("aj.points")
+"""Where a submission is, step by step, for who debugs: every change of its state and every event, once it is true."""
 _STATES: dict[str, State] = {"submitted": "done", "failed": "failed", "unknown": "unknown"}
 
 
@@ -39,9 +42,9 @@ class Work:
         self.record = record
         self.hidden = hidden
         self.feed = Feed()
-        self.lease = ExitStack()
         self.phase: Literal["preparing", "waiting", "sending", "ended"] = "preparing"
         self.result: JobResult | None = None
+        self._point = ""
 
     def so_far(self, status: Status, note: str | None) -> JobResult:
         """The result of a submission that has not ended."""
@@ -49,7 +52,15 @@ class Work:
 
     def emit(self, event: Event) -> None:
         """Progress, with the job's environment hidden."""
-        self.feed.emit(Event(event.kind, redact_text(event.detail, self.hidden), event.completed, event.total))
+        detail = redact_text(event.detail, self.hidden)
+        self.feed.emit(Event(event.kind, detail, event.completed, event.total))
+        self.passes(event.kind if event.completed else f"{event.kind} {detail}")
+
+    def passes(self, point: str) -> None:
+        """Say where it is; of counts only that they go on."""
+        if point != self._point:
+            self._point = point
+            POINTS.debug("%s: %s", self.record["id"], point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,9 @@ class Worker:
         for entry in (*self._left, *self._queue.pending()):
             work = self._works[entry.ticket] = Work(entry.ticket, self._queue.record(entry.ticket), frozenset())
             work.phase = "sending" if entry in self._left else "waiting"
-            attempt(lambda work=work: self._hold(work))  # type: ignore[misc]
+        for witness in self._witnesses.glob("*"):
+            if witness.name not in self._works:
+                self._release(witness.name)
         self._start()
 
     def add(self, work: Work) -> None:
@@ -97,7 +110,7 @@ class Worker:
         if isinstance(outcome, AjError):
             self._end(work, result_of(work.record, "failed", outcome))
         elif work.result is not None:
-            work.lease.close()
+            self._release(work.ticket)
         else:
             self._start()
 
@@ -126,29 +139,31 @@ class Worker:
         """Whether pending entries stay pending."""
         return self._closing.is_set()
 
-    def close(self) -> None:
-        """Let go of the archives of what is pending."""
-        self.stop()
-        for work in self._works.values():
-            work.lease.close()
+    @property
+    def _witnesses(self) -> Path:
+        """A file for each entry that needs its archive: the store's pins point at them."""
+        return self._project.home.daemon / "waiting"
 
-    def _hold(self, work: Work) -> None:
-        sealed, archive = self._queue.sealed(work.ticket), work.record["archive_sha256"]
-        if sealed and archive:
-            work.lease.enter_context(self._project.workshop.lease(caller_from_json(sealed["caller"]), archive))
+    def _release(self, ticket: str) -> None:
+        with suppress(OSError):
+            (self._witnesses / ticket).unlink(missing_ok=True)
 
     def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
         workshop = self._project.workshop
         frozen = workshop.submissions(self._project.home, caller).prepare(spec, caller, work.emit, expect)
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
+        work.passes("frozen")
         if frozen.archive is not None:
-            work.lease.enter_context(workshop.lease(caller, frozen.archive.sha256))
+            write_file(self._witnesses / work.ticket, b"")
+            workshop.pin(caller, frozen.archive.sha256, self._witnesses / work.ticket)
+            work.passes("pinned")
         work.record = with_frozen(work.record, frozen, caller)
         sealed = {"frozen": workshop.freeze(frozen), "caller": to_json(caller)}
         with self._guard:
             if self._queue.ready(work.ticket, sealed, work.record):
                 work.phase = "waiting"
+        work.passes("ready")
         work.feed.wake()
 
     def _start(self) -> None:
@@ -183,6 +198,7 @@ class Worker:
             work.emit(Event("wait", f"{begun.message}; trying again"))
             self._closing.wait(RETRY_SECONDS)
         elif begun:
+            work.passes("begun")
             self._end(work, self._result(work, self._execute(work, *thawed)))
 
     def _execute(self, work: Work, frozen: Any, caller: Caller) -> JobResult | AjError:
@@ -223,6 +239,8 @@ class Worker:
         return frozen, caller_from_json(sealed["caller"])
 
     def _result(self, work: Work, outcome: JobResult | AjError) -> JobResult:
+        if isinstance(outcome, OutcomeUnknownError) and outcome.hint is None:
+            outcome.hint = _way_out(work.record["id"])
         if isinstance(outcome, AjError):
             status: Literal["unknown", "failed"] = "unknown" if isinstance(outcome, OutcomeUnknownError) else "failed"
             return result_of(work.record, status, outcome)
@@ -230,6 +248,7 @@ class Worker:
 
     def _end(self, work: Work, result: JobResult, state: State | None = None) -> None:
         """Make the end durable, then tell it. Where the disk refuses, the next opening looks the entry up."""
+        work.passes("executed")
         result = replace(result, ticket=work.ticket)
         detail = str(result.error["message"]) if result.error else None
         for _ in range(FINISH_ATTEMPTS):
@@ -240,8 +259,10 @@ class Worker:
                 break
             work.emit(Event("warning", outcome.message))
             self._closing.wait(RETRY_SECONDS)
+        work.passes("finished")
         if work.result is None:
             self._record(work.ticket, work.record, result)
+            work.passes("recorded")
             self._tell(work, result)
 
     def _record(self, ticket: str, record: dict[str, Json], result: JobResult) -> None:
@@ -260,12 +281,17 @@ class Worker:
             ended = [ticket for ticket, other in self._works.items() if other.phase == "ended"]
             for ticket in ended[:-REMEMBERED]:
                 del self._works[ticket]
-        work.lease.close()
+        self._release(work.ticket)
+        work.passes("ended")
         work.feed.end()
 
 
 def _unknown(entry: Entry, why: AjError) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"outcome unknown: the daemon ended while `{entry.name}` was being submitted ({why.message})",
-        hint=f"begun {entry.started_at}; look with `aj job show {entry.id}` and `aj list` before you run it again",
+        hint=f"begun {entry.started_at}; {_way_out(entry.id)}",
     )
+
+
+def _way_out(job_id: str) -> str:
+    return f"look with `aj job show {job_id}` and `aj list` before you run it again"

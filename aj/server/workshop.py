@@ -3,70 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aj.shared.jsonio import Json
-from aj.shared.model import ArchiveRecord, Caller, Emit, JobResult, JobSpec, Notice, Plan
+from aj.shared.model import Caller
 from aj.shared.paths import Home, cache_home
 
 if TYPE_CHECKING:
+    from aj.server.submission import Submissions
     from aj.server.submit import Jobs
-
-
-class Frozen(Protocol):
-    """A submission that no later edit can change."""
-
-    @property
-    def spec(self) -> JobSpec:
-        """What is submitted."""
-        ...
-
-    @property
-    def payload_sha256(self) -> str:
-        """Of the payload with symbolic identity."""
-        ...
-
-    @property
-    def archive(self) -> ArchiveRecord | None:
-        """The packed code, in the store; None where another tool packs it."""
-        ...
-
-    @property
-    def reused(self) -> bool:
-        """Whether the store had it already."""
-        ...
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the caller should know."""
-        ...
-
-
-class Submissions(Protocol):
-    """One project's submissions; every method blocks and may be called from any thread."""
-
-    def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Any:
-        """The pure half, giving a `Frozen`; `expect` is the payload digest of a saved plan, refused when it moved."""
-        ...
-
-    def plan(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
-        """What `prepare` and `execute` would do."""
-        ...
-
-    def plan_offline(self, spec: JobSpec, caller: Caller, emit: Emit) -> Plan:
-        """The same without any network."""
-        ...
-
-    def execute(self, frozen: Any, caller: Caller, emit: Emit) -> JobResult:
-        """The writes. `SubmissionError`: surely nothing runs; `OutcomeUnknownError`: that cannot be known."""
-        ...
-
-    def reconcile(self, frozen: Any, caller: Caller, emit: Emit) -> JobResult:
-        """After an interruption: the job that is found by its own name, errors as `execute`; never a write."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +21,27 @@ class Workshop:
     """The maker of submissions, and how its frozen ones are stored."""
 
     submissions: Callable[[Home, Caller], Submissions]
+    """One project's; their methods block and may be called from any thread."""
     jobs: Callable[[Home, str, Caller], Jobs | None]
     """The remote life of a service's jobs, None where other tools manage them."""
     configured: Callable[[Home], Sequence[str]]
     """Services whose jobs a project can see without having submitted one."""
     freeze: Callable[[Any], Json]
     thaw: Callable[[Json], Any]
-    lease: Callable[[Caller, str], AbstractContextManager[Path]]
-    """Keeps an archive of the caller's store from being collected."""
+    pin: Callable[[Caller, str, Path], None]
+    """Keeps an archive of the caller's store from being collected while a file exists."""
 
 
 def live() -> Workshop:
     """The real one; the build graph and the backends are imported when the first submission needs them."""
-    return Workshop(_submissions, _jobs, _configured, _freeze, _thaw, _lease)
+    return Workshop(_submissions, _jobs, _configured, _freeze, _thaw, _pin)
 
 
 def _submissions(home: Home, caller: Caller) -> Submissions:
     from aj.build.store import Store
-    from aj.server.submission import Submissions as Live
+    from aj.server.submission import Submissions
 
-    return Live(home, Store(cache_home(caller.env)))
+    return Submissions(home, Store(cache_home(caller.env)))
 
 
 def _jobs(home: Home, service: str, caller: Caller) -> Jobs | None:
@@ -121,7 +69,7 @@ def _thaw(document: Json) -> Any:
     return frozen_from_json(document)
 
 
-def _lease(caller: Caller, sha256: str) -> AbstractContextManager[Path]:
+def _pin(caller: Caller, sha256: str, witness: Path) -> None:
     from aj.build.store import Store
 
-    return Store(cache_home(caller.env)).lease(sha256)
+    Store(cache_home(caller.env)).pin(sha256, witness)

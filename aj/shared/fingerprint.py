@@ -13,6 +13,8 @@ from aj.shared.paths import shipped
 
 PROTOCOL = 1
 """Raised when a route, a body or a header changes its meaning; `/v1/info` and `/v1/shutdown` never change theirs."""
+OLDEST_PROTOCOL = 1
+"""The first one that the daemon still understands."""
 ROOT_HEADER = "X-AJ-Root"
 """Carries AJ_HOME, absolute, percent-encoded."""
 

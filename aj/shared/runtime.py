@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import stat
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,12 +109,25 @@ def held(lock: Path) -> bool:
 
 def holds(fd: int, path: Path) -> bool:
     """Whether `path` still names the open file `fd`: False once it was removed or replaced."""
+    return is_at(os.fstat(fd), path)
+
+
+def is_at(known: os.stat_result, path: Path) -> bool:
+    """The same for what was looked at before."""
     try:
-        named = path.lstat()
+        return os.path.samestat(known, path.lstat())
     except OSError:
         return False
-    opened = os.fstat(fd)
-    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process id and user at the other end of a Unix socket, as the kernel knows them."""
+    if hasattr(socket, "SO_PEERCRED"):
+        pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return pid, uid
+    local_peercred, local_peerpid = 1, 2  # macOS: at level 0; version and user come first
+    _, uid = struct.unpack_from("2I", connection.getsockopt(0, local_peercred, 76))
+    return connection.getsockopt(0, local_peerpid), uid
 
 
 def open_log(log: Path) -> int:

@@ -32,10 +32,14 @@ class Description:
     """A legal remote name from `<base>_<8 hex>`; truncation never cuts the id."""
     unused: Mapping[str, str]
     """JSON pointers of template fields without effect here, with the reason: each present one is a warning."""
+    shorten: Callable[[str, Options], str] = lambda name, options: name
+    """A legal name within what the options leave of its length, the id kept."""
     shape: Callable[[Template], Shape | None] = lambda template: None
     """A shape that the template fixes by other means than the common fields, else None."""
     check_spec: Callable[[Template, JobSpec], Iterable[Notice]] = lambda template, spec: ()
     """What only the whole job shows: refuses, for example, a SKU for another shape, at the template's line."""
+    complete: Callable[[JobSpec, Template], JobSpec] = lambda spec, template: spec
+    """The job with what its options take from shape and command; `InputError` where that cannot be sent."""
     uploads: tuple[str, ...] = ()
     """What must lie at a remote before a submission: names out of `code`, `bootstrap`."""
     upload_limit: int | None = None
@@ -44,6 +48,9 @@ class Description:
     """The backend's own declarative folder; None for `backends/<service>` of aj."""
     attached: bool = False
     """Whether a job belongs to the terminal that ran it: `aj run` follows it, and Ctrl-C there ends it."""
+
+    managed: bool = True
+    """Whether `aj job` knows its jobs; else other tools do, which the note of a submission names."""
 
     @property
     def payload_schema(self) -> str:
@@ -55,6 +62,7 @@ _BUILT_IN = {
     "aml": "aj.shared.opts.aml:DESCRIPTION",
     "local": "aj.shared.opts.local:DESCRIPTION",
     "sing": "aj.shared.opts.sing:DESCRIPTION",
+    "volcano": "aj.shared.opts.volcano:DESCRIPTION",
 }
 ENTRY_POINTS = "aj.backends"
 """Third parties register `<service> = module:DESCRIPTION` here, and the daemon's half under `aj.executions`."""
@@ -97,9 +105,14 @@ def _third_party() -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
+def job_name(description: Description, options: Options, identity: Identity) -> str:
+    """The remote name: base and id, legal for the backend and short enough for the job's options."""
+    return description.shorten(description.normalize_job_name(f"{identity.base}_{identity.id}"), options)
+
+
 def seal(spec: JobSpec, identity: Identity) -> JobSpec:
     """The same job under another identity: name and AJ_NAME, AJ_ID, AJ_SUBMIT_TIMESTAMP_UTC follow, nothing else."""
-    name = describe(spec.service).normalize_job_name(f"{identity.base}_{identity.id}")
+    name = job_name(describe(spec.service), spec.backend_spec, identity)
     return replace(spec, identity=identity, name=name, env={**spec.env, **stable_identity(identity, name)})
 
 

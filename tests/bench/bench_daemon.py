@@ -1,4 +1,4 @@
-"""What a warm daemon costs: a plan of 200 unchanged files, requests, memory while it packs."""
+"""What a warm daemon costs: a plan of 200 unchanged files, requests, a long queue, memory while it packs."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def run(folder: Path) -> list[str]:
         idle = rss_mb(client)
         lines = [*plan_lines(client, project, env), *request_lines(client, project / ".azure_jobs", env)]
         lines.append(f"daemon at rest: {idle:.0f} MB before a build, {rss_mb(client):.0f} MB after (target ≤ 80 idle)")
+        lines.append(queue_line(client, folder, env))
         lines.append(packing_line(client, folder, env))
     finally:
         client.shutdown(force=True)
@@ -79,6 +80,32 @@ def request_lines(client: Client, root: Path, env: dict[str, str]) -> list[str]:
         f"a warm request: {one:.2f} ms median in the client (target ≤ 2)",
         f"500 status requests from 50 threads: {answered} answered in {took:.2f} s",
     ]
+
+
+def queue_line(client: Client, folder: Path, env: dict[str, str]) -> str:
+    """1,000 entries with results, listed."""
+    import sqlite3
+
+    from aj.server.queue import Entry, Queue
+    from aj.shared.jsonio import compact
+
+    root = folder / "queue" / ".azure_jobs"
+    queue = Queue(root / "daemon" / "queue.db")
+    for number in range(1000):
+        job_id = f"{number:08x}"
+        entry = Entry(f"q-{job_id}", job_id, f"train_{job_id}", "gpu", "local", "pending", "2026-01-31T08:00:00+00:00")
+        queue.accept(entry, {"id": job_id})
+    with sqlite3.connect(root / "daemon" / "queue.db") as database:
+        result = compact({"status": "submitted", "note": "x" * 600}).decode()
+        database.execute("UPDATE entries SET state='done', recorded=1, result=?", (result,))
+    database.close()
+    begin = time.perf_counter()
+    listed = len(queue.entries())
+    inside = (time.perf_counter() - begin) * 1000
+    queue.close()
+    other = connect(root, env=env)
+    took = median_ms(other.queue)
+    return f"{listed} queue entries listed: {took:.0f} ms in the client (target ≤ 50), of it {inside:.0f} ms in the database"
 
 
 def packing_line(client: Client, folder: Path, env: dict[str, str]) -> str:

@@ -267,7 +267,7 @@ def test_a_supervisor_that_cannot_start_the_job_leaves_nothing(machine: Machine)
     with pytest.raises(SubmissionError, match="Argument list too long"):
         machine.submit("true", env={"V": "x" * 131_072})
     assert list(machine.home.logs.iterdir()) == []
-    assert machine.effects.find(machine.sealed("true").spec) is None
+    assert machine.effects.find(machine.sealed("true").spec, {}) is None
 
 
 def test_a_supervisor_that_says_nothing_leaves_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,10 +393,10 @@ def test_D02_a_reused_pid_is_neither_believed_nor_signalled(machine: Machine, pa
 
 
 def test_D09_a_job_is_found_after_its_submitter_died(machine: Machine) -> None:
-    assert machine.effects.find(machine.sealed("true").spec) is None
+    assert machine.effects.find(machine.sealed("true").spec, {}) is None
     name = machine.submit("exit 3")
     machine.ended(name)
-    found = machine.effects.find(machine.sealed("true").spec)
+    found = machine.effects.find(machine.sealed("true").spec, {})
     assert found is not None
     assert (found.remote_name, found.status) == (name, "Failed")
 
@@ -412,7 +412,7 @@ def test_D09_find_waits_for_a_job_that_is_just_being_started(machine: Machine) -
     thread = threading.Thread(target=lambda: seen.append(machine.effects.submit(machine.sealed("true"), {}, emit)))
     thread.start()
     assert looking.wait(30)
-    found = machine.effects.find(machine.sealed("true").spec)
+    found = machine.effects.find(machine.sealed("true").spec, {})
     thread.join()
     assert len(seen) == 1
     # Looked before the folder was made: nothing. Looked after: the job, never a claim that it is surely absent.

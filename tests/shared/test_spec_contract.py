@@ -28,7 +28,8 @@ config:
   target: {service: %s, name: c, subscription_id: s, resource_group: g, workspace_name: w, gpus_per_node: 1}
   environment: {image: pytorch, setup: [pwd]}
   storage: {data: {storage_account_name: acc, container_name: con}}
-  jobs: [{instance_count: 1, sku: 'G{processes}', tags: ['a:b']}]
+  jobs: [{instance_count: 1, sku: 'G{processes}', tags: ['a:b'],
+    submit_args: {env: {AMLT_PERSISTENT_VOLUME_NAME: v, AMLT_PERSISTENT_VOLUME_MOUNT_DIR: /v}}}]
 """
 every_service = pytest.mark.parametrize("service", services())
 

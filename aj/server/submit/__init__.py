@@ -73,9 +73,15 @@ _BUILT_IN = {
     "aml": "aj.server.submit.aml:EXECUTION",
     "local": "aj.server.submit.local:EXECUTION",
     "sing": "aj.server.submit.aml:SING",
+    "volcano": "aj.server.submit.volcano.submit:EXECUTION",
 }
 ENTRY_POINTS = "aj.executions"
 """Third parties register `<service> = module:EXECUTION` here, beside their description."""
+
+
+def services() -> list[str]:
+    """All that are registered."""
+    return sorted({*_BUILT_IN, *_third_party()})
 
 
 def configured_services(home: Home) -> list[str]:
@@ -88,7 +94,7 @@ def get_execution(service: str) -> Execution:
     """The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
     target = _BUILT_IN.get(service) or _third_party().get(service)
     if target is None:
-        known = ", ".join(f"`{name}`" for name in sorted({*_BUILT_IN, *_third_party()}))
+        known = ", ".join(f"`{name}`" for name in services())
         raise UnknownServiceError(f"no execution for service `{service}`", hint=f"the registered services are {known}")
     module, _, name = target.partition(":")
     execution = getattr(import_module(module), name)

@@ -97,8 +97,9 @@ class AmltEffects:
             note=f"experiment {name}; `amlt status {name}` follows it",
         )
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """amlt has no look-up by a name of ours: `NotFoundError`, so that nobody takes it for absent."""
+        del facts
         raise NotFoundError(f"aj cannot ask amlt for `{spec.name}`", hint="`amlt status` shows what there is")
 
     def _failure(self, error: ChildError, reader: _Reader, name: str) -> SubmissionError | OutcomeUnknownError:

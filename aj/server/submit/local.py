@@ -85,8 +85,9 @@ class LocalEffects:
             raise
         return JobReceipt(remote_name=sealed.spec.name, portal_url=None, status="Running", note=f"its files: {folder}")
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """Our job by its folder, whether it runs or has ended; waits for one that is just being started."""
+        del facts
         folder = job_folder(self.home, spec.name)
         while not (folder / STATE).exists():
             try:

@@ -14,7 +14,7 @@ from aj.shared.job.naming import stable_identity
 from aj.shared.jsonio import Json, at, dotted, parts
 from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Shape
 from aj.shared.sku import parse_sku, resolve_sku
-from aj.shared.spec import Description, describe
+from aj.shared.spec import Description, describe, job_name
 from aj.shared.template.template import Template
 
 _ENV = ("jobs", 0, "submit_args", "env")
@@ -51,7 +51,8 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
     `UnknownServiceError`, `ShapeError`, `CommandError` and `TemplateError` at the flag or the template's line.
     """
     description = _description(template)
-    name = description.normalize_job_name(f"{identity.base}_{identity.id}")
+    options = description.build_spec_backend(template)
+    name = job_name(description, options, identity)
     shape = _shape(template, call, description)
     stable = {**stable_identity(identity, name), **_stable_shape(template, shape)}
     spec = JobSpec(
@@ -59,7 +60,8 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         identity=identity,
         name=name,
         shape=shape,
-        sku=_sku(template, shape),
+        # A shape that the template fixes by other means leaves nothing for a SKU to say.
+        sku=None if description.shape(template) else _sku(template, shape),
         image=template.get("environment", "image"),
         registry=template.get("environment", "registry"),
         setup=_setup(template),
@@ -71,11 +73,12 @@ def build_spec(template: Template, call: Invocation, identity: Identity) -> Buil
         ignore=tuple(template.get("code", "ignore", default=())),
         timeout_seconds=template.get("jobs", 0, "submit_args", "max_run_duration_seconds"),
         description=template.get("description"),
-        backend_spec=description.build_spec_backend(template),
+        backend_spec=options,
         extra=template.get("_extra", default={}),
         template=MergedTemplate(name=template.name, raw=template.raw, sources=template.sources),
         via=call.via,
     )
+    spec = description.complete(spec, template) if call.via is None else spec
     checked = tuple(description.check_spec(template, spec))
     fields = (_unused(template, description), _unmountable(template)) if call.via is None else ()
     own = (_renamed(spec), *fields, checked, _overridden(template, stable), _dollars(template))

@@ -12,7 +12,7 @@ from typing import Any
 from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
 from aj.server.submit import Execution
 from aj.shared.errors import OutcomeUnknownError, SubmissionError
-from aj.shared.jsonio import Json, sha256
+from aj.shared.jsonio import Json, sha256, write_file
 from aj.shared.model import Caller, Emit, JobSpec
 from aj.shared.paths import Home
 from aj.shared.spec import Description
@@ -51,25 +51,23 @@ class Remote:
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
         path = self.root / "blobs" / upload.sha256
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(upload.path.read_bytes())
+        write_file(path, upload.path.read_bytes())
         self._log(f"upload-{upload.name} {upload.size}")
         return Receipt(str(path), None, upload.sha256, upload.size)
 
     def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> JobReceipt:
         path = self.root / "jobs" / f"{sealed.spec.name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             raise SubmissionError(f"`{sealed.spec.name}` exists")
         mode = (self.root / "fault").read_text() if (self.root / "fault").exists() else ""
         if mode != "lost before":
-            path.write_text(json.dumps(sealed.payload))
+            write_file(path, json.dumps(sealed.payload).encode())  # a remote takes all or nothing
             self._log(f"submit {sealed.spec.name}")
         if mode.startswith("lost"):
             raise OutcomeUnknownError("the answer was lost")
         return JobReceipt(sealed.spec.name, f"https://portal/{sealed.spec.name}", "Queued")
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         if (self.root / "blind").exists():
             raise SubmissionError("the network is down")
         if not (self.root / "jobs" / f"{spec.name}.json").exists():

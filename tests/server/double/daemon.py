@@ -12,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aj.server.serve import main
 from aj.server.submit import LogChunk, LogPage
@@ -151,18 +150,13 @@ def _thaw(document: Mapping[str, Any]) -> Frozen:
     )
 
 
-@contextmanager
-def _lease(caller: Caller, sha256: str) -> Iterator[Path]:
-    yield Path(caller.cwd)
-
-
 FAKE = Workshop(
-    submissions=lambda home, caller: FolderRemote(home),
+    submissions=lambda home, caller: cast(Any, FolderRemote(home)),
     jobs=lambda home, service, caller: FolderJobs(),
     configured=lambda home: (),
     freeze=lambda frozen: {**to_json(frozen), "spec": spec_to_json(frozen.spec)},
     thaw=_thaw,
-    lease=_lease,
+    pin=lambda caller, sha256, witness: None,
 )
 
 if __name__ == "__main__":

@@ -97,8 +97,9 @@ class AmlEffects:
                 raise recast(error, SubmissionError) from error
             raise
 
-    def find(self, spec: JobSpec) -> JobReceipt | None:
+    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """Our job by its name in every workspace of the project, several times before it counts as absent."""
+        del facts
         places = known_workspaces(self.home) or [find_workspace(self.home, place_of(spec), self._arm)]
         for seconds in self.looks:
             time.sleep(seconds)

@@ -1,0 +1,1 @@
+"""The daemon's half of `volcano`."""
