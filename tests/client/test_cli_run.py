@@ -227,6 +227,8 @@ def test_a_second_ctrl_c_leaves_at_once(ready: Any, tmp_path: Path) -> None:
     _, err = child.communicate(timeout=10)
     assert child.returncode == 130
     assert err == b"error: interrupted\n"
+    for stubborn_one in pids.iterdir():
+        os.kill(int(stubborn_one.name), signal.SIGKILL)
 
 
 def test_ctrl_c_before_the_job_is_sent_tells_what_goes_on(ready: Any) -> None:
