@@ -15,6 +15,7 @@ from aj.client.follow import Follower
 from aj.client.options import whole_number
 from aj.client.show import show_fields, show_rows
 from aj.shared.errors import InterruptedByUser
+from aj.shared.model import Notice, to_json
 
 if TYPE_CHECKING:
     from aj.sdk.client import Client
@@ -42,8 +43,15 @@ def job() -> None:
 def list_jobs(call: Call, /, limit: int | None, **wanted: str | None) -> Answer:
     """List jobs, newest first."""
     given = {name: value for name, value in wanted.items() if value is not None}
-    jobs = call.connect().jobs(limit or LISTED, **given)
-    return Answer({"kind": "job_list", "jobs": jobs}, lambda out: show_rows(out, jobs, _COLUMNS, "no jobs yet"))
+    notices: list[Notice] = []
+    jobs = call.connect().jobs(limit or LISTED, warn=notices.append, **given)
+
+    def render(out: Console) -> None:
+        for notice in notices:
+            out.warn(notice)
+        show_rows(out, jobs, _COLUMNS, "no jobs yet")
+
+    return Answer({"kind": "job_list", "jobs": jobs, "warnings": [to_json(notice) for notice in notices]}, render)
 
 
 @job.command()

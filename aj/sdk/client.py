@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -13,6 +13,7 @@ from aj.sdk.transport import ANSWER_SECONDS, REMOTE_SECONDS, LostError, NotSentE
 from aj.shared.clock import monotonic
 from aj.shared.errors import (
     AjError,
+    ConfigError,
     DaemonBusyError,
     DaemonError,
     DaemonNotRunningError,
@@ -20,7 +21,7 @@ from aj.shared.errors import (
     WaitTimeoutError,
     from_wire,
 )
-from aj.shared.model import Caller, Emit, Event, JobResult, JobSpec, nowhere, to_json
+from aj.shared.model import Caller, Emit, Event, JobResult, JobSpec, Notice, nowhere, to_json
 from aj.shared.spec import spec_to_json
 
 RECONNECTS = 3
@@ -106,10 +107,19 @@ class Client:
                     raise
                 self._daemon.ensure(emit)
 
-    def jobs(self, limit: int | None = None, **wanted: str) -> list[dict[str, Any]]:
-        """The jobs of the backends that this project uses, newest first; `wanted`: status, experiment, backend."""
+    def jobs(
+        self, limit: int | None = None, *, warn: Callable[[Notice], object] | None = None, **wanted: str
+    ) -> list[dict[str, Any]]:
+        """The jobs of the backends that this project uses, newest first; `wanted`: status, experiment, backend.
+
+        `warn` hears of each backend that cannot be reached; one that is `wanted` is an error.
+        """
         query = {**({"limit": str(limit)} if limit is not None else {}), **wanted}
-        found = self._get("/v1/jobs" + (f"?{urlencode(query)}" if query else ""), remote=True)["jobs"]
+        document = self._get("/v1/jobs" + (f"?{urlencode(query)}" if query else ""), remote=True)
+        for warning in document["warnings"]:
+            if warn is not None:
+                warn(Notice(**warning))
+        found = document["jobs"]
         assert isinstance(found, list)
         return found
 
@@ -146,6 +156,14 @@ class Client:
 
     @property
     def _way(self) -> Transport:
+        """The caller goes along where it can: what waits in the project may need its secrets after a restart."""
+        try:
+            return self._remote_way
+        except ConfigError:
+            return self._plain_way
+
+    @property
+    def _plain_way(self) -> Transport:
         return Transport(self._daemon.place.socket, self.root)
 
     @property
@@ -154,7 +172,7 @@ class Client:
 
         from aj.shared.caller import to_header
 
-        return replace(self._way, caller=to_header(self._daemon.env, self.root))
+        return replace(self._plain_way, caller=to_header(self._daemon.env, self.root))
 
     def _get(self, path: str, *, remote: bool = False) -> dict[str, Any]:
         patience = REMOTE_SECONDS if remote else ANSWER_SECONDS

@@ -58,7 +58,7 @@ def run(child: Child, line: Callable[[str], None] | None = None) -> Output:
     """Run it to its end; `line` gets each line of both streams as it comes.
 
     `ChildError` with command, status, stdout and stderr when it cannot be started or fails; `ChildEndedError` when it
-    takes too long or is canceled: then its whole process group has ended.
+    takes too long, is canceled, or `end_all` was called: then its whole process group has ended.
     """
     try:
         process = subprocess.Popen(
@@ -73,6 +73,27 @@ def run(child: Child, line: Callable[[str], None] | None = None) -> Output:
     except (OSError, ValueError) as error:
         hint = f"is `{child.argv[0]}` installed and on PATH?" if isinstance(error, FileNotFoundError) else None
         raise ChildError(f"cannot start {_command(child)}: {error}", hint=hint) from error
+    _RUNNING.add(process.pid)
+    try:
+        return _followed(process, child, line)
+    finally:
+        _RUNNING.discard(process.pid)
+
+
+def end_all() -> bool:
+    """Before this process ends: no child outlives it, nor its group, and none is started; whether there was one."""
+    _CLOSING.set()
+    had, deadline = bool(_RUNNING), monotonic() + 2 * GRACE_SECONDS
+    while _RUNNING and monotonic() < deadline:
+        sleep(TICK_SECONDS / 5)
+    return had
+
+
+_RUNNING: set[int] = set()
+_CLOSING = Event()
+
+
+def _followed(process: subprocess.Popen[bytes], child: Child, line: Callable[[str], None] | None) -> Output:
     pipes = _Pipes(process, child, line)
     try:
         ending = pipes.pump()
@@ -146,6 +167,8 @@ class _Pipes:
     def _must_end(self, deadline: float) -> str | None:
         if self._child.cancel.is_set():
             return "was canceled"
+        if _CLOSING.is_set():
+            return "was ended with the daemon"
         return f"was ended after {self._child.timeout_seconds:g} s" if monotonic() > deadline else None
 
     def _move(self, stream: IO[bytes]) -> None:

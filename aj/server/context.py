@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from threading import RLock
 
@@ -25,9 +26,11 @@ LOCK_SECONDS = 2.0
 class Context:
     """Its methods block: call them from threads. Nothing is created in AJ_HOME before the first submission."""
 
-    def __init__(self, home: Home, workshop: Workshop) -> None:
+    def __init__(self, home: Home, workshop: Workshop, lent: Mapping[str, str]) -> None:
         self.home = home
         self.workshop = workshop
+        self.lent = lent
+        """Variables of the caller who opened it, for entries whose own secrets went with another daemon."""
         self.journal = Journal(home.record)
         self.users = 0
         """Requests that hold it open."""
@@ -135,7 +138,7 @@ class Context:
                 self._lock = _lock_project(self.home)
                 try:
                     self._queue = Queue(_database(self.home))
-                    self._worker = Worker(Project(self.home, self._queue, self.journal, self.workshop))
+                    self._worker = Worker(Project(self.home, self._queue, self.journal, self.workshop, self.lent))
                     self._worker.restore()
                 except BaseException:
                     self.close()

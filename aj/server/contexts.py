@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -31,15 +31,15 @@ class Contexts:
         self._stopping = False
 
     @contextmanager
-    def use(self, header: str | None) -> Iterator[Context]:
+    def use(self, header: str | None, lent: Mapping[str, str]) -> Iterator[Context]:
         """The project that the header names, held open meanwhile."""
-        context = self.enter(header)
+        context = self.enter(header, lent)
         try:
             yield context
         finally:
             self.leave(context)
 
-    def enter(self, header: str | None) -> Context:
+    def enter(self, header: str | None, lent: Mapping[str, str]) -> Context:
         """The same in two halves: `leave` must follow. `RequestError` when the header names no project of ours."""
         root = project_root(header)
         with self._guard:
@@ -48,7 +48,7 @@ class Contexts:
                 self._open.pop(root).close()
                 context = None
             if context is None:
-                context = self._open[root] = Context(Home(root), self._workshop)
+                context = self._open[root] = Context(Home(root), self._workshop, lent)
                 if self._stopping:
                     context.stop()
             context.users += 1

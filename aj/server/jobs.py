@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aj.server.context import Context
 from aj.shared.errors import AjError, ConflictError, NotFoundError, UnknownServiceError
 from aj.shared.jsonio import Json
-from aj.shared.model import Caller, to_json
+from aj.shared.model import Caller, Notice, to_json
 
 if TYPE_CHECKING:
     from aj.server.submit import Jobs
@@ -42,11 +42,18 @@ class View:
     context: Context
     caller: Caller
 
-    def list_jobs(self, wanted: Wanted) -> list[dict[str, Json]]:
-        """Newest first over all backends; no more pages are read than are needed."""
-        lists = [iter(jobs.list_jobs()) for _, jobs in self._backends(wanted.backend)]
+    def list_jobs(self, wanted: Wanted) -> tuple[list[dict[str, Json]], list[Notice]]:
+        """Newest first over all backends; no more pages are read than are needed.
+
+        What cannot be reached is told, and is an error only where the caller wants that backend and no other.
+        """
+        notices: list[Notice] = []
+        lists = [
+            jobs.list_jobs() if wanted.backend else _reachable(service, jobs, notices)
+            for service, jobs in self._backends(wanted.backend)
+        ]
         rows: Iterator[dict[str, Json]] = merge(*lists, key=lambda row: str(row.get("created_at") or ""), reverse=True)
-        return list(islice(filter(wanted.takes, rows), wanted.limit))
+        return list(islice(filter(wanted.takes, rows), wanted.limit)), notices
 
     def show(self, ref: str) -> dict[str, Json]:
         """One job; `NotFoundError` lists near names."""
@@ -94,6 +101,14 @@ class View:
             if jobs is not None and only in (None, service):
                 found.append((service, jobs))
         return found
+
+
+def _reachable(service: str, jobs: Jobs, notices: list[Notice]) -> Iterator[dict[str, Json]]:
+    """The rows that can be read; why the others cannot goes to `notices`."""
+    try:
+        yield from jobs.list_jobs()
+    except AjError as error:
+        notices.append(Notice(f"the jobs of `{service}` cannot be listed: {error.message}", error.where, error.hint))
 
 
 def _submitted(context: Context, ref: str) -> tuple[str, str] | None:

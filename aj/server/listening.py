@@ -8,15 +8,18 @@ import os
 import signal
 import socket
 import stat
+import time
 from pathlib import Path
 
 import uvicorn  # noqa: TID253
 from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: TID253
 
 from aj.server.app import create_app
+from aj.server.child import end_all
 from aj.server.contexts import Contexts
 from aj.server.life import Life
 from aj.server.workshop import Workshop
+from aj.shared.clock import monotonic
 from aj.shared.errors import DaemonError
 from aj.shared.runtime import Runtime, holds, is_at, peer
 
@@ -47,6 +50,10 @@ def serve(place: Runtime, lock: int, workshop: Workshop, idle_seconds: float) ->
     finally:
         if is_at(own, place.socket):
             place.socket.unlink(missing_ok=True)
+    if end_all():  # what they were for comes to its end now, and is written down
+        deadline = monotonic() + LINGER_SECONDS
+        while contexts.active() and monotonic() < deadline:
+            time.sleep(1 / TENDS)
     if unfinished := contexts.active():
         LOG.warning("left unfinished: %s", unfinished)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -70,7 +70,7 @@ async def plans(request: Request) -> Response:
     life, body = _life(request), await json_body(request)
     life.contexts.refuse_when_stopping()
     asked = await _within(life, life.quick, partial(plan_request, body))
-    context = await _within(life, life.quick, partial(life.contexts.enter, request.headers.get(ROOT_HEADER)))
+    context = await _within(life, life.quick, partial(life.contexts.enter, *_opening(request)))
     errand = _Errand()
     life.apart(life.build, partial(errand.run, life, context, asked))
     return _lines(follow(errand.feed, errand.outcome))
@@ -81,7 +81,7 @@ async def submissions(request: Request) -> Response:
     life, body = _life(request), await json_body(request)
     life.contexts.refuse_when_stopping()
     asked = await _within(life, life.quick, partial(submission, body))
-    context = await _within(life, life.quick, partial(life.contexts.enter, request.headers.get(ROOT_HEADER)))
+    context = await _within(life, life.quick, partial(life.contexts.enter, *_opening(request)))
     try:
         work = await _within(life, life.quick, partial(context.accept, asked.spec))
     except AjError:
@@ -157,7 +157,12 @@ async def job_list(request: Request) -> Response:
     query = request.query_params
     most = limit(query.get("limit"), RECORDS_AT_MOST)
     asked = Wanted(most, **{key: query.get(key) for key in ("status", "experiment", "backend")})
-    return await _look(request, lambda view: {"jobs": view.list_jobs(asked)})
+
+    def read(view: View) -> Json:
+        jobs, notices = view.list_jobs(asked)
+        return {"jobs": jobs, "warnings": [to_json(notice) for notice in notices]}
+
+    return await _look(request, read)
 
 
 async def job(request: Request) -> Response:
@@ -275,10 +280,10 @@ async def _answer(request: Request, lane: str, work: Callable[[Context], Json]) 
 
 
 async def _with_context(request: Request, lane: ThreadPoolExecutor, work: Callable[[Context], T]) -> T:
-    life, header = _life(request), request.headers.get(ROOT_HEADER)
+    life, opening = _life(request), _opening(request)
 
     def use() -> T:
-        with life.contexts.use(header) as context:
+        with life.contexts.use(*opening) as context:
             return work(context)
 
     return await _within(life, lane, use)
@@ -290,6 +295,11 @@ async def _within(life: Life, lane: ThreadPoolExecutor, work: Callable[[], T]) -
     if isinstance(outcome, AjError):
         raise outcome
     return outcome
+
+
+def _opening(request: Request) -> tuple[str | None, Mapping[str, str]]:
+    """Which project is meant, and the variables of who asks."""
+    return request.headers.get(ROOT_HEADER), from_header(request.headers.get(CALLER_HEADER)).env
 
 
 def _life(request: Request) -> Life:

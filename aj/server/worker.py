@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +16,8 @@ from aj.server.events import Feed
 from aj.server.journal import Journal
 from aj.server.queue import Entry, Queue, State
 from aj.server.record import hidden_values, result_of, with_frozen, with_result
+from aj.server.secrets import Secrets, check_whole
 from aj.server.workshop import Workshop
-from aj.shared.caller import caller_from_json
 from aj.shared.errors import AjError, InputError, OutcomeUnknownError, StoreError, SubmissionError
 from aj.shared.jsonio import Json, write_file
 from aj.shared.model import Caller, Event, JobResult, JobSpec, Status, to_json
@@ -71,6 +72,8 @@ class Project:
     queue: Queue
     journal: Journal
     workshop: Workshop
+    lent: Mapping[str, str]
+    """Variables of the caller who opened it, never stored."""
 
 
 class Worker:
@@ -79,6 +82,7 @@ class Worker:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._queue = project.queue
+        self._secrets = Secrets(project.lent)
         self._guard = RLock()
         self._works: dict[str, Work] = {}
         self._left: list[Entry] = []
@@ -159,7 +163,7 @@ class Worker:
             workshop.pin(caller, frozen.archive.sha256, self._witnesses / work.ticket)
             work.passes("pinned")
         work.record = with_frozen(work.record, frozen, caller)
-        sealed = {"frozen": workshop.freeze(frozen), "caller": to_json(caller)}
+        sealed = {"frozen": workshop.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
         with self._guard:
             if self._queue.ready(work.ticket, sealed, work.record):
                 work.phase = "waiting"
@@ -187,7 +191,7 @@ class Worker:
             return None
 
     def _send(self, work: Work) -> None:
-        thawed = attempt(lambda: self._thaw(work), work.hidden)
+        thawed = attempt(lambda: self._thaw_whole(work), work.hidden)
         if isinstance(thawed, AjError):
             self._end(work, result_of(work.record, "failed", thawed, "nothing was sent"))
             return
@@ -236,7 +240,12 @@ class Worker:
             raise StoreError("what was to be sent is no longer in the queue's database")
         frozen = self._project.workshop.thaw(sealed["frozen"])
         work.hidden = hidden_values(frozen.spec)
-        return frozen, caller_from_json(sealed["caller"])
+        return frozen, self._secrets.caller(work.ticket, sealed["caller"])
+
+    def _thaw_whole(self, work: Work) -> tuple[Any, Caller]:
+        frozen, caller = self._thaw(work)
+        check_whole(self._queue.sealed(work.ticket)["caller"], caller)
+        return frozen, caller
 
     def _result(self, work: Work, outcome: JobResult | AjError) -> JobResult:
         if isinstance(outcome, OutcomeUnknownError) and outcome.hint is None:
@@ -278,6 +287,7 @@ class Worker:
         with self._guard:
             work.result = result
             work.phase = "ended"
+            self._secrets.forget(work.ticket)
             ended = [ticket for ticket, other in self._works.items() if other.phase == "ended"]
             for ticket in ended[:-REMEMBERED]:
                 del self._works[ticket]

@@ -48,7 +48,9 @@ _REMOTE = (
     "HOME",
     "USER",
     "LOGNAME",
+    "AMLT_*",
     "AZURE_*",
+    "UV_*",
     "IDENTITY_*",
     "MSI_*",
     "*_PROXY",
@@ -56,7 +58,7 @@ _REMOTE = (
     "*_CA_BUNDLE",
     "SSL_*",
 )
-"""What a look at a remote needs: who asks, and by which way."""
+"""What a look at a remote needs: who asks, and by which way; and every secret that entries may need again."""
 
 SIZE_LIMIT = 256 * 1024
 """Bytes of all names and values together."""

@@ -12,6 +12,7 @@ from aj.server.submit.aml import jobs as module
 from aj.shared.errors import ConflictError, NotFoundError
 from tests.aml.project import ROOT, Here, Project
 from tests.azure.cloud import OTHER_SUBSCRIPTION, Azure, Place
+from tests.azure.fake_az import NOT_LOGGED_IN
 
 COUNT = "import time\nfor n in range(3):\n    print('line', n, flush=True)\n    time.sleep(0.3)\n"
 
@@ -103,6 +104,30 @@ def test_without_any_workspace_the_way_to_one_is_named(project: Project, azure: 
     with pytest.raises(NotFoundError, match="you can see 2") as caught:
         list(Here(project).jobs().list_jobs())
     assert "aj ws set" in (caught.value.hint or "")
+
+
+LOCAL = """\
+base:
+config:
+  target: {service: local, gpus_per_node: 1}
+  jobs: [{instance_count: 1}]
+"""
+
+
+def test_a_list_has_what_is_reachable_and_says_what_is_not(project: Project, azure: Azure) -> None:
+    project.template("here", LOCAL)
+    ran = project.submitted(template="here")
+    azure.az.behave(error=NOT_LOGGED_IN)
+    listed = project.aj("--json", "job", "list")
+    document = listed.document()
+    assert listed.code == 0 and [job["azure_name"] for job in document["jobs"]] == [ran["azure_name"]]
+    (warning,) = document["warnings"]
+    assert "`aml`" in warning["message"] and "az login" in warning["hint"]
+    shown = project.aj("job", "list")
+    assert shown.code == 0 and "warning: the jobs of `aml` cannot be listed" in shown.err
+    assert ran["azure_name"] in shown.out
+    alone = project.aj("--json", "job", "list", "--backend", "aml")
+    assert alone.code != 0 and alone.document()["error"]["type"] == "LoginError"
 
 
 def test_the_start_of_several_ids_is_refused(here: Here, azure: Azure, place: Place) -> None:

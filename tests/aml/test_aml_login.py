@@ -36,7 +36,14 @@ def test_az_of_the_callers_path_is_asked_once_while_its_token_lasts(tmp_path: Pa
     first = login.token(SCOPE)
     assert (first.source, login.token(SCOPE)) == ("az", first) and len(az.calls()) == 1
     assert abs(first.expires_on - now_ns() / 1e9 - 3600) < 60
-    assert az.calls()[0] == ["account", "get-access-token", "--output", "json", "--scope", SCOPE]
+    assert az.calls()[0] == [
+        "account",
+        "get-access-token",
+        "--output",
+        "json",
+        "--resource",
+        "https://management.azure.com",
+    ]
     login.forget(SCOPE)
     login.token(SCOPE)
     assert len(az.calls()) == 2

@@ -106,6 +106,22 @@ def test_whoever_is_not_logged_in_is_told_what_to_run(project: Project, azure: A
     assert ran.code == 1 and "az login" in ran.err
 
 
+def test_a_new_daemon_asks_for_both_tokens_at_once(project: Project, azure: Azure) -> None:
+    project.submitted()
+    assert project.aj("daemon", "stop").code == 0
+    real = azure.az.folder / "az"
+    begun = project.folder / "begun"
+    alone = project.folder / "bin" / "az"
+    alone.parent.mkdir()
+    alone.write_text(
+        f"#!/bin/sh\necho >> {begun}\nfor _ in $(seq 200); do\n"
+        f'  [ $(wc -l < {begun}) -ge 2 ] && exec {real} "$@"\n  sleep 0.05\ndone\necho alone >&2\nexit 1\n'
+    )
+    alone.chmod(0o755)
+    project.submitted("python", "train.py", "again", env={"PATH": f"{alone.parent}:{os.environ['PATH']}"})
+    assert begun.read_text().count("\n") == 2
+
+
 def test_a_token_that_azure_refuses_is_asked_for_once_more(here: Here, azure: Azure) -> None:
     azure.az.behave(lifetime=-10)
     with pytest.raises(LoginError) as caught:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.aml.project import Project
 from tests.azure.cloud import Azure
 
@@ -34,3 +36,19 @@ def test_cold_takes_five_round_trips_at_most_and_warm_takes_two(project: Project
     assert len({(one["method"], one["path"]) for one in cold.requests}) == len(cold.requests), "a repeated call"
     assert warm.sequential <= 2 and len(warm.requests) == 3
     assert planned.code == 0 and plan.sequential == 1 and len(plan.requests) == 2
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_cold_takes_five_round_trips_at_most_when_the_workspace_is_searched_for(
+    project: Project, azure: Azure, others: int
+) -> None:
+    for number in range(others):
+        azure.compute(azure.workspace(f"other{number}"), "elsewhere")
+    project.configure()
+    project.template("mounts", MOUNTS)
+    azure.settings(latency_ms=300)
+    with azure.window() as cold:
+        project.submitted(template="mounts")
+    print(f"{cold.sequential} sequential", *cold.lines(), sep="\n  ")
+    assert cold.sequential <= 5
+    assert len({(one["method"], one["path"]) for one in cold.requests}) == len(cold.requests), "a repeated call"

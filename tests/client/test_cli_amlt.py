@@ -158,6 +158,23 @@ def test_what_takes_too_long_ends_with_its_whole_group_and_is_unknown(amlt: Any,
     assert gone(amlt)
 
 
+@pytest.mark.parametrize("how", ["hang", "stubborn"])
+def test_a_daemon_that_is_stopped_by_force_leaves_no_amlt_behind_and_the_outcome_is_unknown(
+    amlt: Any, how: str
+) -> None:
+    amlt.env |= {"AMLT_DOUBLE": how}
+    queued = amlt.aj("--json", "run", "--amlt", "--queue", "-t", "gpu", "train.py").document()
+    end = time.monotonic() + 30
+    while not ((amlt.log / "pids").exists() and (amlt.log / "pids").read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert amlt.aj("daemon", "stop", "--force").code == 0
+    assert gone(amlt)
+    entry = amlt.aj("--json", "queue", "show", queued["ticket"]).document()
+    assert (entry["state"], entry["result"]["status"]) == ("unknown", "unknown")
+    assert "was ended with the daemon" in entry["result"]["error"]["message"]
+    assert "`amlt status code`" in entry["result"]["error"]["hint"]
+
+
 def test_a_failure_after_the_job_was_named_is_unknown(amlt: Any) -> None:
     ran = amlt.aj("--json", "run", "--amlt", "-t", "gpu", "train.py", env={"AMLT_DOUBLE": "late-fail"})
     assert (ran.code, ran.document()["status"]) == (4, "unknown")

@@ -276,6 +276,39 @@ def test_secrets_of_a_job_are_nowhere_when_it_is_sent(world: World) -> None:
     assert marker not in str(client.queue()) + str(client.records())
 
 
+@pytest.mark.parametrize("other", ["of-who-came-later", None])
+def test_secrets_of_a_caller_wait_in_memory_only(world: World, other: str | None) -> None:
+    marker, gate = "correct-horse-battery", world.folder / "gate"
+    client = world.client()
+    caller = world.caller(AZURE_CLIENT_SECRET=marker, AZURE_CLIENT_ID="public")
+    first, second = world.spec(FAKE_GATE=str(gate)), world.spec()
+    for spec in (first, second):
+        client.submit(spec, caller, queue=True)
+    world.until(gate.with_name("gate.reached").exists)
+    kept = world.state()
+    assert [path for path, content in kept.items() if marker.encode() in content] == []
+    assert any(b"public" in content for path, content in kept.items() if "queue.db" in path)
+    gate.touch()
+    assert client.wait(second.identity.id, 30)["state"] == "done"
+    assert (world.remote / second.name).read_text().split("\n")[3] == marker
+
+    gate.unlink()
+    first, third = world.spec(FAKE_GATE=str(gate)), world.spec()
+    for spec in (first, third):
+        client.submit(spec, caller, queue=True)
+    world.until((world.remote / first.name).exists)
+    world.kill()
+    gate.touch()
+    entry = world.client(**({"AZURE_CLIENT_SECRET": other} if other else {})).wait(third.identity.id, 30)
+    if other:
+        assert entry["state"] == "done"
+        assert (world.remote / third.name).read_text().split("\n")[3] == other
+    else:
+        error = entry["result"]["error"]
+        assert entry["state"] == "failed" and not (world.remote / third.name).exists()
+        assert "`AZURE_CLIENT_SECRET`" in error["message"] and error["hint"] == "submit it again"
+
+
 def test_the_journal_of_a_full_disk_is_written_later(world: World) -> None:
     client = world.client()
     client.submit(world.spec(), world.caller())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aj.server.child import Child, run
 from aj.shared.clock import now_ns
-from aj.shared.errors import ChildError, LoginError
+from aj.shared.errors import ChildEndedError, ChildError, LoginError
 from aj.shared.jsonio import Json, digest
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 AZ_SECONDS = 60.0
 EARLY_SECONDS = 300
 """A token is renewed so long before it expires."""
+_SAID = (
+    ("not found on path", "`az` is not on PATH"),
+    ("Unexpected output", "`az account get-access-token` printed no token"),
+)
+"""Words of azure-identity → ours."""
 IMDS = ("169.254.169.254", 80)
 """Where an Azure machine tells its identity."""
 
@@ -115,19 +122,18 @@ class Login:
         return _ask("managed identity", credential, scope, "give this machine an identity")
 
     def _az(self, scope: str) -> Token:
-        words = ("az", "account", "get-access-token", "--output", "json", "--scope", scope)
-        env = {**self.env, "AZURE_CORE_NO_COLOR": "true", "AZURE_CORE_COLLECT_TELEMETRY": "no"}
+        words = (sys.executable, "-P", "-m", "aj.server.azure.login", scope)
+        env = {**self.env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             answer = json.loads(run(Child(words, env, Path("/"), AZ_SECONDS)).stdout)
-            text = str(answer["accessToken"])
-        except ChildError as error:
-            missing = "cannot start" in error.message
-            said = "`az` is not on PATH" if missing else error.message.partition("stderr: ")[2] or error.message
-            raise LoginError(said.strip()[:600]) from error
-        except (ValueError, LookupError, TypeError):
-            raise LoginError("`az account get-access-token` printed no token") from None
-        expires = answer.get("expires_on") or claims(text).get("exp") or now_ns() // 10**9 + 2 * EARLY_SECONDS
-        return Token(text, int(expires), "az")
+        except ChildEndedError:
+            raise LoginError(f"`az` gave no token within {AZ_SECONDS:g} s") from None
+        except (ChildError, ValueError) as error:
+            raise LoginError(f"`az` cannot be asked for a token: {str(error).strip()[-600:]}") from error
+        if "failed" in answer:
+            # What is no token may be half of one.
+            raise LoginError(next((said for text, said in _SAID if text in answer["failed"]), answer["failed"][:600]))
+        return Token(answer["token"], answer["expires_on"], "az")
 
 
 def claims(token: str) -> dict[str, Json]:

@@ -8,9 +8,10 @@ from itertools import islice
 
 from aj.server.azure.arm import Arm, azure_of
 from aj.server.azure.token import claims
-from aj.server.submit.aml.facts import configured_workspace, experiment_of, workspaces
+from aj.server.submit.aml.facts import experiment_of
 from aj.server.submit.aml.match import Cluster, Machine, parse_clusters, parse_machines
 from aj.server.submit.aml.sing import cluster_rows, image_rows, place_of_cluster, sku_of, type_rows
+from aj.server.submit.aml.where import configured_workspace, workspaces
 from aj.shared.errors import NotFoundError
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, nowhere

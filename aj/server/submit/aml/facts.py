@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import astuple, dataclass
-from typing import Any, TypeVar
+from dataclasses import astuple
+from functools import cache
 
-from aj.server.azure.arm import ML, Arm, segment, workspace_id
+from aj.server.azure.arm import Arm
 from aj.server.submit.aml.memory import Known, Memory, folder
+from aj.server.submit.aml.where import (
+    PARALLEL,
+    SHOWN,
+    Look,
+    Place,
+    candidates,
+    configured_workspace,
+    last_of,
+    machine_paths,
+    seen,
+    the_one,
+)
 from aj.shared.clock import now_ns
 from aj.shared.config import checked_config
-from aj.shared.errors import AzureError, ConflictError, LoginError, NotFoundError
+from aj.shared.errors import AzureError, ConflictError, NotFoundError
 from aj.shared.jsonio import Json, digest, sha256
 from aj.shared.model import Emit, Event, JobSpec, Mount
 from aj.shared.opts.aml import AmlOpts, image_reference
 from aj.shared.opts.sing import UAI, SingOpts
 from aj.shared.paths import Home
 
-T = TypeVar("T")
 FRESH_SECONDS = 3600
 """Facts that are older are read again; a refused submission forgets them at once."""
-PARALLEL = 12
+GUESSED = 4
+"""So many workspaces are read whole before it is known which one has the compute; of more, the compute first."""
 STORE = "workspaceblobstore"
 STAND_IN = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:latest"
 """The image of the environment that a job must name although it runs in another one."""
-SHOWN = 12
-"""Candidates that an error lists."""
 _ZONE = re.compile(r"z[0-9]+\.blob\.storage\.azure\.net")
 """The other form of an account's host that the service gives out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which workspace a job means, and the compute that it must have; None where the template leaves it open."""
-
-    subscription_id: str | None
-    resource_group: str | None
-    workspace: str | None
-    compute: str | None
 
 
 def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
@@ -53,26 +52,28 @@ def memory_of(home: Home, spec: JobSpec, arm: Arm, who: str) -> Memory:
 
 def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
     """Ask Azure; errors list the candidates when a name is missing or ambiguous."""
-    wanted, read_ns = place_of(spec), now_ns()
+    wanted, read_ns, image = place_of(spec), now_ns(), _image(spec)
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="facts") as pool:
-        # Two tokens are needed; the second is asked for while the first is used.
-        pool.submit(lambda: _quietly(lambda: arm.login.token(arm.cloud["storage_scope"])))
-        where = find_workspace(home, wanted, arm, pool.map)
-        image = _image(spec)
-        environment = environment_path(where, image)
-        stores = {mount.name: f"{where}/datastores/{datastore_name(mount)}" for mount in spec.storage}
-        machines = f"{where}/computes/{segment(wanted.compute)}" if wanted.compute else None
-        paths = tuple(filter(None, (where, f"{where}/datastores/{STORE}", environment, machines, *stores.values())))
-        found = dict(zip(paths, pool.map(arm.look, paths), strict=True))
-    workspace, store, version = (found[path] for path in paths[:3])
+        look: Look = cache(lambda path: pool.submit(arm.look, path))
+        rows = candidates(home, wanted, arm)
+        for row in rows:
+            for path in _needed(row, spec, image) if len(rows) <= GUESSED else machine_paths(row, wanted):
+                look(path)
+        where = the_one(rows, wanted, arm, look)
+        asked = [(path, look(path)) for path in _needed(where, spec, image)]
+        found = {path: answer.result() for path, answer in asked}
+    environment, machines = environment_path(where, image), next(iter(machine_paths(where, wanted)), None)
+    workspace, store, version = (found[path] for path in (where, f"{where}/datastores/{STORE}", environment))
     if workspace is None:
-        raise NotFoundError(f"no workspace `{_last(where)}`", where=where, hint=_candidates(arm))
+        raise NotFoundError(f"no workspace `{last_of(where)}`", where=where, hint=seen(arm))
     if machines and found[machines] is None:
         raise NotFoundError(
-            f"no compute `{wanted.compute}` in the workspace `{_last(where)}`", where=where, hint=_computes(arm, where)
+            f"no compute `{wanted.compute}` in the workspace `{last_of(where)}`",
+            where=where,
+            hint=_computes(arm, where),
         )
     if store is None:
-        raise NotFoundError(f"the workspace `{_last(where)}` has no `{STORE}`", where=where)
+        raise NotFoundError(f"the workspace `{last_of(where)}` has no `{STORE}`", where=where)
     missing: dict[str, Json] = {}
     if version is None:
         missing[environment] = {"properties": {"image": image, "osType": "Linux"}}
@@ -80,7 +81,7 @@ def read_facts(home: Home, spec: JobSpec, arm: Arm, emit: Emit) -> Known:
     else:
         _check_image(version, image, environment)
     for mount in spec.storage:
-        path = stores[mount.name]
+        path = _datastore_path(where, mount)
         if found[path] is None:
             missing[path] = _datastore(mount, arm)
             emit(Event("note", f"the datastore of `{mount.name}` is not there yet; it is registered with the job"))
@@ -132,65 +133,23 @@ def _attached(workspace: Mapping[str, Json], identity: str | None) -> dict[str, 
     for name, ids in assigned.items():
         if name.lower() == identity.lower():
             return {"client_id": str(ids["clientId"])}
-    known = ", ".join(f"`{_last(name)}`" for name in assigned) or "none"
+    known = ", ".join(f"`{last_of(name)}`" for name in assigned) or "none"
     raise ConflictError(
-        f"the identity `{_last(identity)}` is not attached to the workspace `{workspace.get('name')}`",
+        f"the identity `{last_of(identity)}` is not attached to the workspace `{workspace.get('name')}`",
         where=UAI,
         hint=f"attached are {known}; `az ml workspace update` attaches another",
     )
 
 
-def find_workspace(home: Home, opts: Place, arm: Arm, each: Callable[..., Any] = map) -> str:
-    """The ARM id of the workspace: the template's, the configured one, or the only visible one that has the compute."""
-    configured = configured_workspace(home)
-    if opts.workspace is None and opts.subscription_id is None and opts.resource_group is None and configured:
-        return configured
-    if opts.workspace and opts.subscription_id and opts.resource_group:
-        return workspace_id(opts.subscription_id, opts.resource_group, opts.workspace)
-    wanted = {
-        "subscriptions": opts.subscription_id,
-        "resourceGroups": opts.resource_group,
-        "workspaces": opts.workspace,
-    }
-    if configured and all(_part(configured, kind) == name.lower() for kind, name in wanted.items() if name):
-        return configured
-    rows = [
-        str(row["id"])
-        for row in workspaces(arm, opts.subscription_id)
-        if all(_part(str(row["id"]), kind) == name.lower() for kind, name in wanted.items() if name)
-    ]
-    if opts.compute and not opts.workspace and len(rows) > 1:
-        paths = [f"{row}/computes/{segment(opts.compute)}" for row in rows]
-        rows = [
-            row for row, compute in zip(rows, each(lambda path: _visible(arm, path), paths), strict=True) if compute
-        ]
-        if not rows:
-            message = f"no workspace that you can see has a compute `{opts.compute}`"
-            raise NotFoundError(message, hint=_candidates(arm))
-    if len(rows) > 1:
-        name = f"the workspace `{opts.workspace}`" if opts.workspace else f"the compute `{opts.compute}`"
-        what = f"{name} exists" if opts.workspace or opts.compute else "no workspace is named, and one exists"
-        hint = "set `target.workspace_name` (and `resource_group`, `subscription_id`), or choose one by `aj ws set`"
-        raise ConflictError(f"{what} more than once: {_listed(rows)}", hint=hint)
-    if not rows:
-        named = f"no workspace `{opts.workspace}`" if opts.workspace else "no workspace"
-        raise NotFoundError(f"{named} that you can see", hint=_candidates(arm))
-    return rows[0]
+def _needed(workspace: str, spec: JobSpec, image: str) -> list[str]:
+    """The paths of everything that the job refers to, in the order of importance."""
+    stores = [_datastore_path(workspace, mount) for mount in spec.storage]
+    own = f"{workspace}/datastores/{STORE}"
+    return [workspace, own, environment_path(workspace, image), *machine_paths(workspace, place_of(spec)), *stores]
 
 
-def workspaces(arm: Arm, subscription: str | None = None) -> list[dict[str, Json]]:
-    """Every workspace that the caller can see, by name."""
-    query = (
-        f"resources | where type =~ '{ML}/workspaces' | project id, name, resourceGroup, subscriptionId, location, kind"
-        " | order by name asc"
-    )
-    return [row for row in arm.graph(query, subscription) if str(row.get("kind") or "Default").lower() != "hub"]
-
-
-def configured_workspace(home: Home) -> str | None:
-    """The ARM id of the project's workspace."""
-    place = checked_config(home).get("workspace")
-    return workspace_id(place["subscription_id"], place["resource_group"], place["workspace_name"]) if place else None
+def _datastore_path(workspace: str, mount: Mount) -> str:
+    return f"{workspace}/datastores/{datastore_name(mount)}"
 
 
 def known_workspaces(home: Home) -> list[str]:
@@ -266,7 +225,7 @@ def check_size(facts: Mapping[str, Json], spec: JobSpec) -> None:
 def _store(store: Mapping[str, Json], workspace: Mapping[str, Json], arm: Arm) -> dict[str, Json]:
     account, container = str(store.get("accountName")), str(store.get("containerName"))
     owner = str(workspace.get("storageAccount") or "")
-    scope = owner if _last(owner) == account else f"storageAccounts/{account}"
+    scope = owner if last_of(owner) == account else f"storageAccounts/{account}"
     suffix = str(store.get("endpoint") or arm.cloud["storage_suffix"])
     if suffix != arm.cloud["storage_suffix"] and not _ZONE.fullmatch(suffix):
         message = f"the workspace's store is at `{suffix}`, which is not `{arm.cloud['storage_suffix']}` of this cloud"
@@ -296,42 +255,6 @@ def _check_datastore(datastore: Mapping[str, Json], mount: Mount, where: str) ->
         raise ConflictError(message, where=where, hint="remove it in the workspace, aj registers it again")
 
 
-def _candidates(arm: Arm) -> str:
-    rows = [str(row["id"]) for row in workspaces(arm)]
-    return f"you can see {_listed(rows)}" if rows else "you can see none; `az account list` shows your subscriptions"
-
-
 def _computes(arm: Arm, workspace: str) -> str:
     names = [f"`{row['name']}`" for row in arm.pages(f"{workspace}/computes")]
     return f"it has {', '.join(names[:SHOWN])}" if names else "it has none"
-
-
-def _listed(rows: Sequence[str]) -> str:
-    shown = [f"`{_last(row)}` (resource group `{_part(row, 'resourceGroups')}`)" for row in rows[:SHOWN]]
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    return ", ".join(shown) + more
-
-
-def _visible(arm: Arm, path: str) -> Mapping[str, Json] | None:
-    """A workspace in which we may not look is none of ours."""
-    try:
-        return arm.look(path)
-    except LoginError:
-        raise
-    except AzureError:
-        return None
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    with suppress(AzureError):
-        work()
-
-
-def _part(resource: str, kind: str) -> str:
-    """The name behind `/<kind>/` of an ARM id, lower-case, as ARM compares them."""
-    words = resource.lower().split("/")
-    return words[words.index(kind.lower()) + 1] if kind.lower() in words else ""
-
-
-def _last(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]

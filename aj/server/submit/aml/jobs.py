@@ -13,7 +13,8 @@ from typing import Any
 from aj.server.azure.arm import Arm, azure_of, segment
 from aj.server.azure.wire import read, send
 from aj.server.submit import LogChunk, LogPage
-from aj.server.submit.aml.facts import known_workspaces, workspaces
+from aj.server.submit.aml.facts import known_workspaces
+from aj.server.submit.aml.where import workspaces
 from aj.shared.clock import monotonic
 from aj.shared.errors import AzureError, ConflictError, NotFoundError
 from aj.shared.jsonio import Json

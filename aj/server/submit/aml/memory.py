@@ -47,6 +47,15 @@ class Memory:
         self.path.unlink(missing_ok=True)
 
 
+def source_of(home: Home, facts: Json) -> Memory | None:
+    """The memory that a submission's facts, to which others were added, came from; None when it was forgotten."""
+    for path in folder(home).glob("*.json"):
+        known = Memory(path).recall()
+        if known and all(facts.get(name) == fact for name, fact in known.facts.items()):
+            return Memory(path)
+    return None
+
+
 def folder(home: Home) -> Path:
     """The remembered facts of a project."""
     return home.build / "azure"

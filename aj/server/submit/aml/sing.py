@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from aj.build.effects import JobReceipt, Receipt, Sealed
 from aj.server.azure.arm import ML, Arm, segment
-from aj.server.submit.aml.facts import PARALLEL
 from aj.server.submit.aml.match import Choice, Cluster, Machine, Wish, choose, meant, parse_clusters, parse_machines
 from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.server.submit.aml.submit import AmlEffects
+from aj.server.submit.aml.where import PARALLEL
 from aj.shared.clock import now_ns
 from aj.shared.errors import AjError, AzureError, LoginError
 from aj.shared.jsonio import Json, digest

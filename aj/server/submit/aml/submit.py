@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from threading import RLock, Thread
 
 from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
 from aj.server.azure.arm import Arm, azure_of, segment
@@ -15,13 +17,13 @@ from aj.server.submit.aml.facts import (
     FRESH_SECONDS,
     check_size,
     experiment_of,
-    find_workspace,
     known_workspaces,
     memory_of,
     place_of,
     read_facts,
 )
-from aj.server.submit.aml.memory import Known, Memory
+from aj.server.submit.aml.memory import Known, Memory, source_of
+from aj.server.submit.aml.where import find_workspace
 from aj.shared.errors import (
     AjError,
     AzureError,
@@ -48,6 +50,9 @@ class AmlEffects:
     looks: tuple[float, ...] = LOOKS
     _opened: Arm | None = field(default=None, repr=False)
     _stores: dict[str, BlobStore] = field(default_factory=dict, repr=False)
+    _guard: RLock = field(default_factory=RLock, repr=False)
+    _beside: Future[None] | None = field(default=None, repr=False)
+    """The registration that goes on beside the uploads."""
 
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         """Of the job's workspace: remembered while they are fresh, else read; what is missing is not among them."""
@@ -67,21 +72,25 @@ class AmlEffects:
         return self._store(facts).present(upload)
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
-        """One Put Blob into the workspace's store."""
+        """One Put Blob into the workspace's store; beside the first, what the job refers to is registered."""
+        with self._guard:
+            if self._beside is None:
+                self._beside = self._register_beside(facts, emit)
         return self._store(facts).put(upload, emit)
 
     def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> JobReceipt:
         """What the job refers to, if it is not there yet, then the job: one PUT."""
         del receipts
         spec = sealed.spec
+        if self._beside is not None:
+            self._beside.result()
         memory = self._memory(spec)
         known = memory.recall() or read_facts(self.home, spec, self._arm, emit)
         where = known.facts["workspace"]["id"]
         if not str(sealed.payload["properties"]["environmentId"]).startswith(f"{where}/"):
             message = f"the project has another workspace now than `{spec.name}` was made for"
             raise SubmissionError(message, where=where, hint="nothing runs; submit it again")
-        if known.missing:
-            self._register(known, memory, emit)
+        self._register(known, memory, emit)
         path = f"{where}/jobs/{segment(spec.name)}"
         emit(Event("submit", f"submitting `{spec.name}`"))
         try:
@@ -111,8 +120,12 @@ class AmlEffects:
 
     @property
     def _arm(self) -> Arm:
-        self._opened = self._opened or azure_of(self.home, self.caller)
-        return self._opened
+        with self._guard:
+            if self._opened is None:
+                arm = self._opened = azure_of(self.home, self.caller)
+                # Two tokens are needed; neither waits for the other.
+                Thread(target=lambda: _store_token(arm), name="store token", daemon=True).start()
+            return self._opened
 
     def _memory(self, spec: JobSpec) -> Memory:
         return memory_of(self.home, spec, self._arm, self._who())
@@ -133,8 +146,19 @@ class AmlEffects:
             )
         return self._stores[store["url"]]
 
+    def _register_beside(self, facts: Json, emit: Emit) -> Future[None]:
+        memory = source_of(self.home, facts)
+        known = memory.recall() if memory else None
+        pool = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        try:
+            return pool.submit(lambda: self._register(known, memory, emit) if memory and known else None)
+        finally:
+            pool.shutdown(wait=False)
+
     def _register(self, known: Known, memory: Memory, emit: Emit) -> None:
         """Environment and datastores, side by side; each is what its own address says, so twice is once."""
+        if not known.missing:
+            return
         emit(Event("note", "registering " + ", ".join(f"`{path.rpartition('/')[2]}`" for path in known.missing)))
         with ThreadPoolExecutor(len(known.missing), thread_name_prefix="register") as pool:
             list(pool.map(lambda item: self._register_one(*item), known.missing.items()))
@@ -155,6 +179,12 @@ class AmlEffects:
         keys = ("image",) if "image" in wanted else ("accountName", "containerName")
         if found is None or any(found["properties"].get(key) != wanted[key] for key in keys):
             raise recast(failure, SubmissionError, f"`{path.rpartition('/')[2]}` cannot be registered: ") from failure
+
+
+def _store_token(arm: Arm) -> None:
+    """What fails here fails again, and is told, where it is needed."""
+    with suppress(AzureError):
+        arm.login.token(arm.cloud["storage_scope"])
 
 
 def job_receipt(job: Mapping[str, Json]) -> JobReceipt:
