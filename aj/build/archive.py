@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import deflate
 
-from aj.build.beneath import FILE, open_beneath, open_root, shown
+from aj.build.beneath import FILE, GONE, opened, opened_root, parents
 from aj.build.links import resolve
 from aj.build.select import Entry, Selection
 from aj.build.tar import END, header, padding
 from aj.shared.errors import ArchiveError, CodeChanged, CodeError
 from aj.shared.model import ArchiveRecord, Emit, Event
+from aj.shared.paths import shown
 
 FORMAT = 1
 """The version of the byte format: raised with any change of the tar layout, of `BLOCK`, of the level, or of the
@@ -30,29 +31,24 @@ BLOCK = 1 << 20
 
 _LEVEL = 5
 _MAX_THREADS = 8
-_CHANGED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EMLINK, errno.ENXIO}
 
 
 def pack(selection: Selection, out: BinaryIO, emit: Emit, *, threads: int | None = None) -> ArchiveRecord:
     """Stream the archive of `selection` into `out`; `threads` compress, by default one a processor, at most 8.
 
-    `CodeChanged` when a file is no longer what was selected, `CodeError` for a path or link that must not be packed,
-    `ArchiveError` when a file cannot be read; then `out` holds a part that must be thrown away.
+    `CodeChanged` when a file is no longer what was selected, `CodeError` for a path or link that must not be packed and
+    a folder that is gone, `ArchiveError` when a file cannot be read; then `out` holds a part that must be thrown away.
     """
     members = _members(selection.entries)
     _check_links(selection.root, members)
     progress = _Progress(emit, sum(member.size for member in members if member.kind == "file"))
     threads = threads or min(_MAX_THREADS, os.cpu_count() or 1)
-    root = _open_root(selection.root)
-    try:
-        with ThreadPoolExecutor(threads, thread_name_prefix="deflate") as pool:
-            stream = _Stream(out, pool, window=threads + 2)
-            for member in members:
-                _write(member, root, stream, progress)
-            stream.write(END)
-            stream.finish()
-    finally:
-        os.close(root)
+    with opened_root(selection.root) as root, ThreadPoolExecutor(threads, thread_name_prefix="deflate") as pool:
+        stream = _Stream(out, pool, window=threads + 2)
+        for member in members:
+            _write(member, root, stream, progress)
+        stream.write(END)
+        stream.finish()
     files = sum(member.kind != "folder" for member in members)
     return ArchiveRecord(stream.digest.hexdigest(), stream.size, files, selection.tree, FORMAT)
 
@@ -66,12 +62,10 @@ def _members(entries: Iterable[Entry]) -> list[Entry]:
             raise CodeError(f"`{shown(entry.path)}` was selected twice")
         found[entry.path] = entry
     for path in list(found):
-        parent = path.rpartition(b"/")[0]
-        while parent and parent not in found:
-            found[parent] = Entry(path=parent, kind="folder", mode=0o755, size=0, digest="")
-            parent = parent.rpartition(b"/")[0]
-        if parent and found[parent].kind != "folder":
-            raise CodeError(f"`{shown(path)}` lies below `{shown(parent)}`, which is a {found[parent].kind}")
+        for parent in parents(path):
+            folder = found.setdefault(parent, Entry(parent, "folder", 0o755, 0, ""))
+            if folder.kind != "folder":
+                raise CodeError(f"`{shown(path)}` lies below `{shown(parent)}`, which is a {folder.kind}")
     return [found[path] for path in sorted(found)]
 
 
@@ -158,84 +152,55 @@ class _Stream:
 
 
 def _write(member: Entry, root: int, stream: _Stream, progress: _Progress) -> None:
-    if member.kind == "folder":
-        stream.write(header(member.path, "folder", 0o755))
-    elif member.kind == "link":
-        stream.write(header(member.path, "link", 0o755, target=member.content or b""))
+    if member.kind != "file":
+        stream.write(header(member.path, member.kind, 0o755, target=member.content or b""))
+        return
+    stream.write(header(member.path, "file", member.mode & 0o755, size=member.size))
+    if member.content is None:
+        _copy(member, root, stream, progress)
+    elif len(member.content) == member.size:
+        stream.write(member.content)
+        progress.add(member.size)
     else:
-        stream.write(header(member.path, "file", member.mode & 0o755, size=member.size))
-        if member.content is None:
-            _copy(member, root, stream, progress)
-        else:
-            _put(member, member.content, stream, progress)
-        stream.write(padding(member.size))
-
-
-def _put(member: Entry, content: bytes, stream: _Stream, progress: _Progress) -> None:
-    if len(content) != member.size:
         raise _changed(member)
-    stream.write(content)
-    progress.add(member.size)
+    stream.write(padding(member.size))
 
 
 def _copy(member: Entry, root: int, stream: _Stream, progress: _Progress) -> None:
     """The file's bytes, read once, which must be the ones that were selected."""
-    fd = _open(member, root)
-    try:
+    with ExitStack() as stack:
+        with _reading(member):
+            fd = stack.enter_context(opened(root, member.path, FILE))
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode) or state.st_size != member.size:
+            raise _changed(member)
         digest = hashlib.sha256()
         left = member.size
         while left:
             room = stream.room(left)
-            count = _read(fd, room, member)
+            with _reading(member):
+                count = os.readv(fd, [room])
+            if not count:
+                raise _changed(member)
             digest.update(room[:count])
             stream.advance(count)
             progress.add(count)
             left -= count
         if digest.hexdigest() != member.digest or os.fstat(fd).st_size != member.size:
             raise _changed(member)
-    finally:
-        os.close(fd)
 
 
-def _open_root(root: Path) -> int:
+@contextmanager
+def _reading(member: Entry) -> Iterator[None]:
     try:
-        return open_root(root)
+        yield
     except OSError as error:
-        raise ArchiveError(f"cannot open the code folder `{root}`: {error.strerror}") from error
-
-
-def _open(member: Entry, root: int) -> int:
-    try:
-        fd = open_beneath(root, member.path, FILE)
-    except OSError as error:
-        raise _unreadable(member, error) from error
-    state = os.fstat(fd)
-    if not stat.S_ISREG(state.st_mode) or state.st_size != member.size:
-        os.close(fd)
-        raise _changed(member)
-    return fd
-
-
-def _read(fd: int, room: memoryview, member: Entry) -> int:
-    try:
-        count = os.readv(fd, [room])
-    except OSError as error:
-        raise _unreadable(member, error) from error
-    if not count:
-        raise _changed(member)
-    return count
-
-
-def _unreadable(member: Entry, error: OSError) -> ArchiveError:
-    if error.errno in _CHANGED:
-        return _changed(member)
-    return ArchiveError(
-        f"cannot read `{shown(member.path)}`: {error.strerror}", hint="fix its permissions or ignore it"
-    )
+        if error.errno in GONE:
+            raise _changed(member) from error
+        text = f"cannot read `{shown(member.path)}`: {error.strerror}"
+        raise ArchiveError(text, hint="fix its permissions or ignore it") from error
 
 
 def _changed(member: Entry) -> CodeChanged:
-    return CodeChanged(
-        f"`{shown(member.path)}` changed while it was packed",
-        hint="wait until it is written, or ignore it",
-    )
+    text = f"`{shown(member.path)}` changed while it was packed"
+    return CodeChanged(text, hint="wait until it is written, or ignore it")

@@ -36,25 +36,22 @@ def _relative(path: bytes, target: bytes, tops: Sequence[bytes]) -> bytes:
 
 
 def _follow(path: bytes, targets: Mapping[bytes, bytes]) -> bytes | None:
-    at = path.split(b"/")[:-1]
-    ahead = targets[path].split(b"/")[::-1]
-    hops = _HOPS
-    if targets[path].startswith(b"/"):
-        return None
-    while ahead and hops:
-        part = ahead.pop()
-        if part in (b"", b"."):
-            continue
-        if part == b"..":
-            if not at:
+    at = path.split(b"/")
+    ahead: list[bytes] = []
+    for _ in range(_HOPS):
+        target = targets[b"/".join(at)]
+        if target.startswith(b"/"):
+            return None
+        at.pop()
+        ahead += target.split(b"/")[::-1]
+        while ahead and b"/".join(at) not in targets:
+            part = ahead.pop()
+            if part == b".." and not at:
                 return None
-            at.pop()
-            continue
-        at.append(part)
-        if through := targets.get(b"/".join(at)):
-            if through.startswith(b"/"):
-                return None
-            hops -= 1
-            at.pop()
-            ahead += through.split(b"/")[::-1]
+            if part == b"..":
+                at.pop()
+            elif part not in (b"", b"."):
+                at.append(part)
+        if b"/".join(at) not in targets:
+            break
     return b"/".join(at)

@@ -17,6 +17,7 @@ from aj.build.step import key_changes
 from aj.build.steps import archive_record
 from aj.shared.jsonio import Json, canonical, compact, digest, read_json, write_file, write_if_changed
 from aj.shared.model import ArchivePlan, FileChange, JobSpec, Notice, Plan, StepVerdict, Why, to_json
+from aj.shared.paths import shown
 
 PURE = ("template", "spec", "archive", "facts", "payload")
 LISTINGS_KEPT = 64
@@ -123,7 +124,7 @@ def write_listing(folder: Path, selection: Selection, keep: frozenset[str]) -> N
     if path.exists():
         os.utime(path)
         return
-    files = {_shown(entry.path): [entry.size, f"{entry.mode:o} {entry.digest}"] for entry in selection.entries}
+    files = {shown(entry.path): [entry.size, f"{entry.mode:o} {entry.digest}"] for entry in selection.entries}
     write_file(path, compact(files))
     kept = sorted(folder.glob("*.json"), key=lambda item: item.stat().st_mtime_ns, reverse=True)
     for old in kept[LISTINGS_KEPT:]:
@@ -207,7 +208,3 @@ def _diff(name: str, baseline: Baseline | None, current: Baseline) -> str:
         return ""
     old, new = (canonical(getattr(side, name)).decode().split("\n") for side in (baseline, current))
     return "\n".join(difflib.unified_diff(old, new, f"{name} of {baseline.id}", f"{name} now", lineterm=""))
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

@@ -5,12 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from aj.build.beneath import shown
 from aj.shared.errors import CodeError
 from aj.shared.model import Notice
+from aj.shared.paths import shown
 
 CREDENTIAL = 1
 CRLF_SCRIPT = 2
+SPECIAL = 4
+_TEXTS = {
+    CREDENTIAL: (
+        "what looks like credentials would travel with the code",
+        "list what the job does not need in `.amltignore`",
+    ),
+    CRLF_SCRIPT: (
+        "a `#!` line that ends in CRLF names a program that Linux does not find",
+        "save it with LF line endings; aj packs files as they are",
+    ),
+    SPECIAL: (
+        "not packed, because only files, folders and links can be",
+        "list it in `.amltignore` to be rid of this",
+    ),
+}
 _NAMED_SHOWN = 10
 _EXAMPLE = re.compile(rb"\.(?:example|sample|template|dist|pub)\Z")
 _CREDENTIAL = re.compile(
@@ -39,25 +54,10 @@ def remarks(path: bytes, head: bytes) -> int:
 
 def remark_notices(remarked: Sequence[tuple[bytes, int]]) -> list[Notice]:
     """One notice for each kind of remark; `remarked` is sorted by path."""
-    credentials = [path for path, bits in remarked if bits & CREDENTIAL]
-    scripts = [path for path, bits in remarked if bits & CRLF_SCRIPT]
     notices = []
-    if credentials:
-        notices.append(
-            Notice(
-                f"what looks like credentials would travel with the code: {named(credentials)}",
-                where=shown(credentials[0]),
-                hint="list what the job does not need in `.amltignore`",
-            )
-        )
-    if scripts:
-        notices.append(
-            Notice(
-                f"a `#!` line that ends in CRLF names a program that Linux does not find: {named(scripts)}",
-                where=shown(scripts[0]),
-                hint="save it with LF line endings; aj packs files as they are",
-            )
-        )
+    for bit, (text, hint) in _TEXTS.items():
+        if paths := [path for path, bits in remarked if bits & bit]:
+            notices.append(Notice(f"{text}: {named(paths)}", where=shown(paths[0]), hint=hint))
     return notices
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from aj.build.beneath import spellings
+from aj.build.beneath import parents, spellings
 from aj.build.ignore import Rule, Rules, parse
 from aj.shared.errors import CodeError
 from aj.shared.paths import Home
@@ -50,9 +49,8 @@ class Exclusions:
 
     def through(self, path: bytes, *, folder: bool) -> tuple[bytes, Rule] | None:
         """The first excluded component on the way to `path`, `path` itself included, with its rule."""
-        at = b""
-        for name in path.split(b"/"):
-            parent, at = at, at + b"/" + name if at else name
+        for at in (*parents(path), path):
+            parent, _, name = at.rpartition(b"/")
             if parent in self.homes and name != SCRIPTS:
                 return at, HOME_RULE
             if rule := self.excluding(at, name, folder=folder or at != path):
@@ -62,29 +60,20 @@ class Exclusions:
 
 def exclusions(root: Path, home: Home, ignore: Sequence[str]) -> Exclusions:
     """The rules of `root`; `CodeError` when its ignore file cannot be read."""
-    listed = [rule for number, item in enumerate(ignore, 1) for rule in _of_item(item, number)]
+    items = (os.fsencode(item) for item in ignore)
+    listed = [replace(rule, line=line) for line, item in enumerate(items, 1) for rule in parse(item, "code.ignore")]
     return Exclusions([*listed, *_root_rules(root)], _inside(root, home.root))
 
 
-def _of_item(item: str, number: int) -> list[Rule]:
-    return [replace(rule, line=number) for rule in parse(os.fsencode(item), "code.ignore")]
-
-
 def _root_rules(root: Path) -> tuple[Rule, ...]:
-    for name in IGNORE_FILES:
-        path = root / name
+    for path in (root / name for name in IGNORE_FILES):
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                continue
-            return parse(path.read_bytes(), name)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+            if path.is_file():
+                return parse(path.read_bytes(), path.name)
         except OSError as error:
-            raise CodeError(
-                f"the ignore file cannot be read: {error.strerror}",
-                where=str(path),
-                hint="make it readable or remove it: without it too much would travel",
-            ) from None
+            text = f"the ignore file cannot be read: {error.strerror}"
+            hint = "make it readable or remove it: without it too much would travel"
+            raise CodeError(text, where=str(path), hint=hint) from None
     return ()
 
 
@@ -94,11 +83,8 @@ def _inside(root: Path, home: Path) -> frozenset[bytes]:
     for top in spellings(root):
         for place in spellings(home):
             if place == top:
-                raise CodeError(
-                    "AJ_HOME is the code folder itself, so that aj's own state would be code",
-                    where=str(root),
-                    hint="set AJ_HOME to a folder below it, such as `.azure_jobs`",
-                )
+                text = "AJ_HOME is the code folder itself, so that aj's own state would be code"
+                raise CodeError(text, where=str(root), hint="set AJ_HOME to a folder below it, such as `.azure_jobs`")
             if place.startswith(top + b"/"):
                 found.add(place[len(top) + 1 :])
     return frozenset(found)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat, starmap
 from typing import Literal, NamedTuple
 
-from aj.build.beneath import FOLDER, open_beneath
-from aj.build.content import Content, read_content
-from aj.build.remarks import CREDENTIAL, CRLF_SCRIPT, named
+from aj.build.beneath import FOLDER, Content, look, opened, read_content
+from aj.build.remarks import SPECIAL, named, remarks
 from aj.build.rules import HOME_RULE, SCRIPTS, Exclusions
 from aj.build.statcache import KNOWN, NUMBERS, SELECTED, Listing, Memo, StatCache
 from aj.shared.errors import CodeError
@@ -51,8 +50,7 @@ class Skip:
     """`file:line: pattern` or `built-in: name`; None when no rule did it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(NamedTuple):
     """All files of one folder that is as it was: entries only for who asks."""
 
     listing: Listing
@@ -61,13 +59,9 @@ class Plain:
     def entries(self) -> Iterator[Entry]:
         """In no order."""
         private = _private_mode(self.listing.folder + b"/")
-        modes = (private or (0o755 if mode & stat.S_IXUSR else 0o644) for mode in self.listing.numbers[::NUMBERS])
+        modes = (private or _mode(mode) for mode in self.listing.numbers[::NUMBERS])
         sizes = self.listing.numbers[1::NUMBERS]
         return starmap(Entry, zip(self.listing.paths(), repeat("file"), modes, sizes, self.memo.hexes(), strict=False))
-
-
-_Unread = tuple[bytes, Memo, int]
-"""A file, the memo of its folder, its index there."""
 
 
 class Scan:
@@ -83,20 +77,20 @@ class Scan:
         self.folders: set[bytes] = set()
         """All that were listed."""
         self.skipped: list[Skip] = []
-        self.special: list[bytes] = []
-        """FIFOs, sockets and devices that no rule excludes."""
         self.remarked: list[tuple[bytes, int]] = []
-        """Path and bits of files with remarks."""
+        """Path and bits (see `aj.build.remarks`) of what deserves a word."""
         self._top = top
         self._rules = rules
         self._cache = cache
         self._emit = emit
-        self._files = 0
-        self._unread: list[_Unread] = []
-        self._unreadable: list[tuple[bytes, str]] = []
+        self._plain_files = 0
+        self._unread: list[tuple[bytes, Memo, int]] = []
+        """Path, memo of the folder, index there."""
+        self._unreadable: dict[bytes, str] = {}
 
     def run(self) -> None:
         """Walk, then read what the cache does not know; `CodeError` names all that is unreadable."""
+        self._cache.obey(self._rules.digest)
         pending = [b""]
         reported = 0
         while pending:
@@ -107,43 +101,31 @@ class Scan:
         self._read_unknown()
         self._report("done")
         if self._unreadable:
-            paths = [path for path, _ in sorted(self._unreadable)]
-            reasons = ", ".join(sorted({reason for _, reason in self._unreadable}))
+            reasons = ", ".join(sorted(set(self._unreadable.values())))
             raise CodeError(
-                f"cannot read {named(paths)}: {reasons}",
+                f"cannot read {named(sorted(self._unreadable))}: {reasons}",
                 hint="make it readable (`chmod u+rX`), or list it in `.amltignore` when the job does not need it",
             )
 
-    def _walk(self, folder: bytes) -> list[bytes]:
+    def _walk(self, folder: bytes) -> Iterable[bytes]:
         """Take in one folder; the folders in it that are to be walked."""
         try:
-            fd = open_beneath(self._top, folder, FOLDER)
+            with opened(self._top, folder, FOLDER) as fd:
+                if folder in self._rules.homes:
+                    return self._scripts(folder, fd)
+                self.folders.add(folder)
+                return self._sort_out(_list(folder, fd), fd)
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            pass
         except OSError as error:
-            return self._cannot_read(folder or b".", error)
-        try:
-            if folder in self._rules.homes:
-                return self._scripts(folder, fd)
-            self.folders.add(folder)
-            return self._sort_out(_list(folder, fd), fd)
-        except OSError as error:
-            return self._cannot_read(folder or b".", error)
-        finally:
-            os.close(fd)
-
-    def _cannot_read(self, path: bytes, error: OSError) -> list[bytes]:
-        self._unreadable.append((path, str(error.strerror)))
-        return []
+            self._unreadable[folder or b"."] = str(error.strerror)
+        return ()
 
     def _scripts(self, home: bytes, fd: int) -> list[bytes]:
         """What is walked of AJ_HOME, which is never listed."""
         self.skipped.append(Skip(home, "aj's own state; only its `scripts/` travels", str(HOME_RULE)))
         path = home + b"/" + SCRIPTS
-        try:
-            mode = os.stat(SCRIPTS, dir_fd=fd, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            return []
+        mode = os.stat(SCRIPTS, dir_fd=fd, follow_symlinks=False).st_mode
         if self._excludes(path, mode):
             return []
         if stat.S_ISLNK(mode):
@@ -153,10 +135,10 @@ class Scan:
     def _sort_out(self, listing: Listing, fd: int) -> list[bytes]:
         """Take in the files; the folders in it that are to be walked."""
         before = self._found()
-        memo = self._cache.memo(listing, self._rules.digest)
+        memo = self._cache.memo(listing)
         if memo.flags and memo.is_plain():
             self.plain[listing.folder] = Plain(listing, memo)
-            self._files += len(memo.flags)
+            self._plain_files += len(memo.flags)
         else:
             self._judge(listing, memo, fd)
         prefix = listing.folder + b"/" if listing.folder else b""
@@ -173,14 +155,14 @@ class Scan:
             if not flags & SELECTED and self._excludes(path, mode):
                 continue
             if flags & KNOWN:
-                memo.flags[index] |= SELECTED
+                self._cache.select(memo, index)
                 self._add(path, mode, listing.numbers[index * NUMBERS + 1], memo.digest(index), flags)
             elif stat.S_ISREG(mode):
                 self._unread.append((path, memo, index))
             elif stat.S_ISLNK(mode):
                 self._link(path, fd)
             else:
-                self.special.append(path)
+                self.remarked.append((path, SPECIAL))
                 self.skipped.append(Skip(path, _KINDS.get(stat.S_IFMT(mode), "neither file, folder nor link"), None))
 
     def _report(self, detail: str) -> None:
@@ -188,7 +170,7 @@ class Scan:
         self._emit(Event("scan", detail, completed=self._found() - len(self._unread)))
 
     def _found(self) -> int:
-        return self._files + len(self.entries) + len(self._unread) + len(self.links)
+        return self._plain_files + len(self.entries) + len(self._unread) + len(self.links)
 
     def _excludes(self, path: bytes, mode: int) -> bool:
         rule = self._rules.excluding(path, path.rpartition(b"/")[2], folder=stat.S_ISDIR(mode))
@@ -205,32 +187,33 @@ class Scan:
     def _read_unknown(self) -> None:
         batches = [self._unread[at : at + _BATCH] for at in range(0, len(self._unread), _BATCH)]
         self._unread = []
-        pool = ThreadPoolExecutor(max(1, min(_THREADS, os.cpu_count() or 1)), "scan")
+        pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "scan")
         try:
             for batch, contents in zip(batches, pool.map(self._read, batches), strict=True):
                 for (path, memo, index), content in zip(batch, contents, strict=True):
-                    if isinstance(content, OSError):
-                        self._cannot_read(path, content)
+                    if isinstance(content, str):
+                        self._unreadable[path] = content
                     elif content:
-                        memo.learn(index, content)
-                        self._add(path, content.status.st_mode, content.size, content.digest, content.remarks)
+                        found = remarks(path, content.head)
+                        self._cache.learn(memo, index, content, found)
+                        self._add(path, content.status.st_mode, content.size, content.digest, found)
                 self._report("reading")
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _read(self, batch: list[_Unread]) -> list[Content | OSError | None]:
-        return [self._read_one(path) for path, _, _ in batch]
-
-    def _read_one(self, path: bytes) -> Content | OSError | None:
-        try:
-            return read_content(self._top, path)
-        except OSError as error:
-            return error
+    def _read(self, batch: list[tuple[bytes, Memo, int]]) -> list[Content | str | None]:
+        """Of each file its content, None when it is gone, or why it cannot be read."""
+        found: list[Content | str | None] = []
+        for path, _, _ in batch:
+            try:
+                found.append(read_content(self._top, path))
+            except OSError as error:
+                found.append(str(error.strerror))
+        return found
 
     def _add(self, path: bytes, mode: int, size: int, digest: bytes, remarks: int) -> None:
-        packed = _private_mode(path) or (0o755 if mode & stat.S_IXUSR else 0o644)
-        self.entries.append(Entry(path, "file", packed, size, digest.hex()))
-        if remarks & (CREDENTIAL | CRLF_SCRIPT):
+        self.entries.append(Entry(path, "file", _private_mode(path) or _mode(mode), size, digest.hex()))
+        if remarks & ~(KNOWN | SELECTED):
             self.remarked.append((path, remarks))
 
 
@@ -244,12 +227,15 @@ def _list(folder: bytes, fd: int) -> Listing:
                 folders.append(item.name)
                 continue
             try:
-                now = item.stat(follow_symlinks=False)
+                numbers += look(item.stat(follow_symlinks=False))
             except FileNotFoundError:
                 continue
             names.append(item.name)
-            numbers += (now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
     return Listing(folder, folders, names, numbers)
+
+
+def _mode(mode: int) -> int:
+    return 0o755 if mode & stat.S_IXUSR else 0o644
 
 
 def _private_mode(path: bytes) -> int:

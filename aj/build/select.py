@@ -13,20 +13,20 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from aj.build.beneath import open_root, shown, spellings
+from aj.build.beneath import opened_root, parents, spellings
 from aj.build.links import Link, resolve
-from aj.build.remarks import named, remark_notices
+from aj.build.remarks import CREDENTIAL, named, remark_notices
 from aj.build.rules import HOME_RULE, Exclusions, exclusions
-from aj.build.scan import Entry, Plain, Scan, Skip
+from aj.build.scan import Entry as Entry
+from aj.build.scan import Plain, Scan, Skip
 from aj.build.statcache import StatCache
+from aj.shared.config import checked_config
 from aj.shared.errors import CodeError, NotFoundError
+from aj.shared.job.command import travelling_script
 from aj.shared.model import Emit, Notice
-from aj.shared.paths import Home
-
-__all__ = ["Entry", "Explanation", "Generated", "Selection", "Skip", "explain", "select", "tree_digest"]
+from aj.shared.paths import Home, shown
 
 _TREE_FORMAT = b"aj tree 1\0"
-_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Selection:
     notices: tuple[Notice, ...]
     tree: str
     """Digest of all entries: equal trees of any place, time, owner and file system have equal ones."""
+    credentials: tuple[bytes, ...] = ()
+    """The files that look like credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,6 @@ class Explanation:
     reason: str
     rule: str | None
     """`file:line: pattern` or `built-in: name` that decided, the last re-including rule included."""
-    through: bytes | None
-    """The parent folder that was excluded with all it holds."""
 
 
 def select(
@@ -73,21 +73,41 @@ def select(
     `CodeError` names all files that cannot be read and all links that leave `root`.
     """
     rules = exclusions(root, home, ignore)
-    scan = _scan(root, rules, cache, emit)
+    with opened_root(root) as top:
+        scan = Scan(top, rules, cache, emit)
+        scan.run()
     links, notices = _links(root, rules, scan)
     cache.keep(scan.folders)
     loose = {entry.path: entry for entry in (*scan.entries, *links)}
     notices += _add_generated(loose, generated, scan)
-    notices += _special_notices(scan.special)
     notices += remark_notices(sorted(scan.remarked))
-    tree = _tree(scan.plain, loose.values())
+    tree = _tree(scan.plain, loose.values(), cache)
     skipped = tuple(sorted(scan.skipped, key=attrgetter("path")))
-    return Selection(root, _Entries(scan.plain, loose.values()), skipped, tuple(notices), tree)
+    credentials = tuple(sorted(path for path, bits in scan.remarked if bits & CREDENTIAL))
+    return Selection(root, _Entries(scan.plain, loose.values()), skipped, tuple(notices), tree, credentials)
+
+
+def check_credentials(selection: Selection, home: Home) -> None:
+    """`CodeError` when the project is configured so that what looks like credentials must not travel."""
+    found = selection.credentials
+    if found and checked_config(home).get("credential_files") == "error":
+        text = f"what looks like credentials would travel with the code: {named(found)}"
+        hint = "list it in `.amltignore`, or allow it by `aj config credential-files warn`"
+        raise CodeError(text, where=shown(found[0]), hint=hint)
+
+
+def check_script(root: Path, home: Home, ignore: Sequence[str], argv: Sequence[str]) -> None:
+    """`CodeError` when the command runs a file of the code that does not travel, with the rule that keeps it here."""
+    script = travelling_script(argv[0], root) if argv else None
+    if script and not (found := explain(root, home, ignore, script)).packed:
+        why = found.rule or found.reason
+        hint = f"take the rule out, or end the ignore file with `!/{shown(found.path)}`"
+        raise CodeError(f"`{script}` would not travel with the job: {why}", where=found.rule or "COMMAND", hint=hint)
 
 
 def tree_digest(entries: Iterable[Entry]) -> str:
     """The digest of a whole tree, in any order: SHA-256 over each folder's path and the digest of what is in it."""
-    return _tree({}, entries)
+    return _tree({}, entries, StatCache())
 
 
 def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explanation:
@@ -102,15 +122,15 @@ def explain(root: Path, home: Home, ignore: Sequence[str], path: str) -> Explana
     name = raw.rpartition(b"/")[2]
     if found := rules.through(raw, folder=folder):
         at, rule = found
-        return Explanation(raw, False, "excluded", str(rule), at if at != raw else None)
+        return Explanation(raw, False, "excluded" if at == raw else f"excluded with `{shown(at)}`", str(rule))
     if raw in rules.homes:
-        return Explanation(raw, False, "aj's own state; only its `scripts/` travels", str(HOME_RULE), None)
-    if link := _link_above(root, raw):
-        return Explanation(raw, False, f"`{shown(link)}` is a link, which is packed as a link", None, link)
+        return Explanation(raw, False, "aj's own state; only its `scripts/` travels", str(HOME_RULE))
+    if link := next((parent for parent in parents(raw) if stat.S_ISLNK(_mode_of(root, parent))), None):
+        return Explanation(raw, False, f"`{shown(link)}` is a link, which is packed as a link", None)
     if mode and not (folder or stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-        return Explanation(raw, False, "neither file, folder nor link", None, None)
+        return Explanation(raw, False, "neither file, folder nor link", None)
     kept = rules.last(raw, name, folder=folder)
-    return Explanation(raw, True, "re-included" if kept else "no rule matches", str(kept) if kept else None, None)
+    return Explanation(raw, True, "re-included" if kept else "no rule matches", str(kept) if kept else None)
 
 
 class _Entries(Sequence[Entry]):
@@ -133,11 +153,10 @@ class _Entries(Sequence[Entry]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._all == tuple(other)
 
-    def __hash__(self) -> int:
-        return hash(self._all)
+    __hash__ = None  # type: ignore[assignment]
 
 
-def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry]) -> str:
+def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry], cache: StatCache) -> str:
     groups: dict[bytes, list[Entry]] = {}
     for entry in loose:
         groups.setdefault(entry.path.rpartition(b"/")[0], []).append(entry)
@@ -146,7 +165,7 @@ def _tree(plain: Mapping[bytes, Plain], loose: Iterable[Entry]) -> str:
         if folder in groups:
             groups[folder] += part.entries()
         else:
-            totals[folder] = part.memo.total or part.memo.note_total(_total(part.entries()))
+            totals[folder] = part.memo.total or cache.total(part.memo, _total(part.entries()))
     totals.update((folder, _total(group)) for folder, group in groups.items())
     return sha256(_TREE_FORMAT + b"".join(folder + b"\0" + totals[folder] for folder in sorted(totals))).hexdigest()
 
@@ -159,43 +178,24 @@ def _total(entries: Iterable[Entry]) -> bytes:
     return sha256(b"".join(records)).digest()
 
 
-def _scan(root: Path, rules: Exclusions, cache: StatCache, emit: Emit) -> Scan:
-    try:
-        top = open_root(root)
-    except OSError as error:
-        raise CodeError(
-            f"the code folder cannot be read: {error.strerror}", where=str(root), hint="run aj where your code is"
-        ) from None
-    try:
-        scan = Scan(top, rules, cache, emit)
-        scan.run()
-        return scan
-    finally:
-        os.close(top)
-
-
 def _links(root: Path, rules: Exclusions, scan: Scan) -> tuple[list[Entry], list[Notice]]:
     """The links as entries; `CodeError` names those that leave the tree."""
     links = resolve(root, scan.links)
     for link in [link for link in links if link.leads_to is None and link.path in rules.homes]:
         links.remove(link)
         scan.skipped.append(Skip(link.path, "aj's own state lies elsewhere", str(HOME_RULE)))
-    if leaving := [link for link in links if link.leads_to is None]:
-        arrows = [f"`{shown(link.path)}` -> `{shown(scan.links[link.path])}`" for link in leaving[:_LISTED]]
-        more = f" and {len(leaving) - _LISTED} more" if len(leaving) > _LISTED else ""
+    if leaving := [link.path for link in links if link.leads_to is None]:
+        what = "a link leaves" if len(leaving) == 1 else f"{len(leaving)} links leave"
         raise CodeError(
-            f"{'a link leaves' if len(leaving) == 1 else f'{len(leaving)} links leave'} the code folder: "
-            + ", ".join(arrows)
-            + more,
-            where=shown(leaving[0].path),
-            hint=f"list it in `.amltignore` as `/{shown(leaving[0].path)}`, or copy what it points to into the folder",
+            f"{what} the code folder: {named([path + b'` -> `' + scan.links[path] for path in leaving])}",
+            where=shown(leaving[0]),
+            hint=f"list it in `.amltignore` as `/{shown(leaving[0])}`, or copy what it points to into the folder",
         )
     notices = [notice for link in links for notice in _link_notices(root, rules, link, scan.links[link.path])]
-    return [_link_entry(link) for link in links], notices
-
-
-def _link_entry(link: Link) -> Entry:
-    return Entry(link.path, "link", 0o777, len(link.target), sha256(link.target).hexdigest(), link.target)
+    return [
+        Entry(link.path, "link", 0o777, len(link.target), sha256(link.target).hexdigest(), link.target)
+        for link in links
+    ], notices
 
 
 def _link_notices(root: Path, rules: Exclusions, link: Link, written: bytes) -> list[Notice]:
@@ -219,13 +219,11 @@ def _add_generated(own: dict[bytes, Entry], generated: Mapping[bytes, Generated]
     """Put the generated files over the project's; `CodeError` where a file meets a folder."""
     notices = []
     for path, file in sorted(generated.items()):
-        parts = path.split(b"/")
-        parents = [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
-        for part in [scan.plain.pop(parent) for parent in (b"", *parents) if parent in scan.plain]:
+        for part in [scan.plain.pop(parent) for parent in (b"", *parents(path)) if parent in scan.plain]:
             own.update((entry.path, entry) for entry in part.entries())
         if path in own and path not in scan.folders:
             notices.append(Notice(f"aj's own `{shown(path)}` takes the place of the project's", where=shown(path)))
-        for parent in parents:
+        for parent in parents(path):
             if parent in own and own[parent].kind != "folder":
                 raise _conflict(path, parent, own[parent].kind)
             own.pop(parent, None)
@@ -243,14 +241,6 @@ def _conflict(path: bytes, taken: bytes, kind: str) -> CodeError:
     )
 
 
-def _special_notices(special: list[bytes]) -> list[Notice]:
-    if not special:
-        return []
-    special = sorted(special)
-    text = f"not packed, because only files, folders and links can be: {named(special)}"
-    return [Notice(text, where=shown(special[0]), hint="list it in `.amltignore` to be rid of this")]
-
-
 def _relative(root: Path, path: str) -> bytes:
     whole = spellings(root / path)[0]
     for top in spellings(root):
@@ -265,9 +255,3 @@ def _mode_of(root: Path, path: bytes) -> int:
         return os.lstat(os.fsencode(root) + b"/" + path).st_mode
     except OSError:
         return 0
-
-
-def _link_above(root: Path, path: bytes) -> bytes | None:
-    parts = path.split(b"/")
-    above = (b"/".join(parts[:depth]) for depth in range(1, len(parts)))
-    return next((parent for parent in above if stat.S_ISLNK(_mode_of(root, parent))), None)

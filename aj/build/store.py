@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 from aj.shared.clock import new_id, now_ns
 from aj.shared.errors import StoreError
-from aj.shared.jsonio import Json, compact, read_json, sync_folder, write_file
+from aj.shared.jsonio import compact, read_json, sync_folder, write_file
 from aj.shared.model import ArchiveRecord, Emit, Event, nowhere
 
 LIMIT = 20 << 30
@@ -245,8 +245,9 @@ def _is_intact(path: Path) -> bool:
     try:
         state = path.stat()
         looks = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
-        if _remembered(path) == looks:
-            return True
+        with suppress(OSError, ValueError):
+            if read_json(_memo(path)) == looks:
+                return True
         with path.open("rb") as archive:
             digest = hashlib.file_digest(archive, "sha256").hexdigest()
     except FileNotFoundError:
@@ -261,13 +262,6 @@ def _is_intact(path: Path) -> bool:
 
 def _memo(path: Path) -> Path:
     return path.with_name(path.name[:64] + ".seen")
-
-
-def _remembered(path: Path) -> Json:
-    try:
-        return read_json(_memo(path))
-    except (OSError, ValueError):
-        return None
 
 
 def _use(path: Path) -> None:

@@ -31,7 +31,9 @@ def header(path: bytes, kind: Kind, mode: int, *, size: int = 0, target: bytes =
     plain = _ustar(name[:100], prefix, mode, size if size < _USTAR_SIZES else 0, _TYPES[kind], target[:100])
     if not records:
         return plain
-    if not _is_utf8(records):
+    try:
+        records.decode()
+    except UnicodeDecodeError:
         # PAX text is UTF-8 unless this record says otherwise: bsdtar then keeps the bytes, as GNU tar always does.
         records = _record(b"hdrcharset", b"BINARY") + records
     extended = _ustar(b"././@PaxHeader", b"", 0o644, len(records), b"x", b"")
@@ -67,11 +69,3 @@ def _record(key: bytes, value: bytes) -> bytes:
     while length != len(body) + len(b"%d" % length):
         length = len(body) + len(b"%d" % length)
     return b"%d%b" % (length, body)
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

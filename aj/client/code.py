@@ -15,6 +15,7 @@ from aj.client.progress import progress
 from aj.client.show import counted, size
 from aj.shared.config import read_config
 from aj.shared.model import Notice, to_json
+from aj.shared.paths import shown
 
 if TYPE_CHECKING:
     from aj.build.select import Selection
@@ -27,13 +28,7 @@ def code() -> None:
     """Show which files would travel with a job."""
 
 
-@code.command(
-    examples=(
-        "aj code stats -t gpu",
-        "aj code stats --list-all",
-        "aj code stats --why data/train.bin       # the rule, file and line that decide",
-    )
-)
+@code.command()
 @click.option(
     "-t", "--template", metavar="NAME", shell_complete=complete_template, help="Obey this template's `code.ignore` too."
 )
@@ -46,11 +41,7 @@ def stats(call: Call, template: str | None, list_all: bool, why: str | None) -> 
     if why is not None:
         return _why(call, ignore, why)
     found, notices = _select(call, ignore)
-    files = [
-        (entry.path.decode("utf-8", "backslashreplace"), entry.size)
-        for entry in found.entries
-        if entry.kind != "folder"
-    ]
+    files = [(shown(entry.path), entry.size) for entry in found.entries if entry.kind != "folder"]
     largest = sorted(files, key=lambda item: (-item[1], item[0]))[:LARGEST]
     document: dict[str, Any] = {
         "kind": "code_stats",
@@ -59,10 +50,7 @@ def stats(call: Call, template: str | None, list_all: bool, why: str | None) -> 
         "tree_sha256": found.tree,
         "largest": [{"path": path, "size": amount} for path, amount in largest],
         "skipped": [
-            {
-                "path": skip.path.decode("utf-8", "backslashreplace"),
-                "reason": f"{skip.reason}{f' ({skip.rule})' if skip.rule else ''}",
-            }
+            {"path": shown(skip.path), "reason": f"{skip.reason}{f' ({skip.rule})' if skip.rule else ''}"}
             for skip in found.skipped
         ],
         "warnings": [to_json(notice) for notice in notices],
@@ -83,12 +71,14 @@ def _ignore(call: Call, template: str | None) -> Sequence[str]:
 
 def _select(call: Call, ignore: Sequence[str]) -> tuple[Selection, tuple[Notice, ...]]:
     from aj.build.generated import generated_files
-    from aj.build.select import select
+    from aj.build.select import check_credentials, select
     from aj.build.statcache import StatCache
 
     generated, notices = generated_files(call.home, call.caller())
+    known = call.home.build / "stat.cache"
     with progress(call.console) as emit:
-        found = select(call.cwd, call.home, ignore, generated, StatCache(None), emit)
+        found = select(call.cwd, call.home, ignore, generated, StatCache(known if known.exists() else None), emit)
+    check_credentials(found, call.home)
     return found, (*notices, *found.notices)
 
 
@@ -96,12 +86,11 @@ def _why(call: Call, ignore: Sequence[str], path: str) -> Answer:
     from aj.build.select import explain
 
     decision = explain(call.cwd, call.home, ignore, path)
-    through = f" with `{decision.through.decode('utf-8', 'backslashreplace')}`" if decision.through else ""
     document = {
         "kind": "code_why",
         "path": path,
         "packed": decision.packed,
-        "reason": f"{decision.reason}{through}",
+        "reason": decision.reason,
         "rule": decision.rule,
     }
     verb = "is packed" if decision.packed else "stays here"

@@ -56,7 +56,10 @@ class Console:
     def answer(self, answer: Answer) -> int:
         """Give the answer in the form that was asked for; the exit code."""
         if self.machine:
-            self._write_document(answer.document)
+            # JSON is UTF-8 whatever the locale; a lone surrogate (a byte of a foreign name) becomes its JSON escape
+            text = json.dumps(answer.document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            self._guard(self.out.flush)
+            self._guard(lambda: self.out.buffer.write(text.encode("utf-8", "backslashreplace")))
         else:
             answer.show(self)
         self.flush()
@@ -122,12 +125,6 @@ class Console:
             return visible
         return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{visible}\x1b[0m"
 
-    def _write_document(self, document: Mapping[str, Json]) -> None:
-        # JSON is UTF-8 whatever the locale; a lone surrogate (a byte of a foreign file name) becomes its JSON escape
-        text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        self._guard(self.out.flush)
-        self._guard(lambda: self.out.buffer.write(text.encode("utf-8", "backslashreplace")))
-
     def _write(self, stream: TextIO, text: str) -> None:
         self._guard(lambda: stream.write(text))
 
@@ -135,18 +132,14 @@ class Console:
         try:
             write()
         except OSError as error:
-            self._abandon()
+            for each in (self.out, self.err):
+                try:
+                    each.flush()
+                except OSError:  # it would fail again when the interpreter closes the stream
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), each.fileno())
             if error.errno in (errno.EPIPE, errno.EIO):
                 raise HungUp from error
             raise OutputError(f"the output cannot be written: {error.strerror}") from error
-
-    def _abandon(self) -> None:
-        # what is still buffered would fail again when the interpreter closes the stream
-        for stream in (self.out, self.err):
-            try:
-                stream.flush()
-            except OSError:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def failure(error: AjError, exit_code: int | None = None) -> Answer:

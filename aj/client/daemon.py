@@ -21,9 +21,7 @@ def daemon() -> None:
     """
 
 
-@daemon.command(
-    exits="0 whether or not it runs",
-)
+@daemon.command()
 @click.pass_obj
 def status(call: Call) -> Answer:
     """Show whether it runs; never starts it."""

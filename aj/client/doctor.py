@@ -26,8 +26,7 @@ State = Literal["ok", "warn", "fail"]
 VERSION_SECONDS = 5
 _TOOLS: dict[str, tuple[State, str]] = {
     "bash": ("fail", "jobs on this machine start in bash: install it"),
-    "tar": ("fail", "jobs unpack the code with tar: install it"),
-    "gzip": ("fail", "jobs unpack the code with gzip: install it"),
+    **dict.fromkeys(("tar", "gzip"), ("fail", "jobs unpack the code with it: install it")),
     "sha256sum": ("fail", "jobs verify the code with sha256sum: install coreutils"),
     "uv": ("warn", "`aj run train.py` runs `uv run train.py`: install uv, or write `aj run python train.py`"),
     "git": ("warn", "records name the commit that a job was made from: install git"),
@@ -45,17 +44,22 @@ class Check:
     hint: str | None = None
 
 
-@click.command(
-    cls=Command,
-    exits="0 nothing failed, warnings aside; 1 a check failed",
-)
+@click.command(cls=Command)
 @click.pass_obj
 def doctor(call: Call) -> Answer:
     """Check this machine and this project; change nothing, start nothing."""
     checks = [check for probe in (_machine, _folders, _daemon, _project) for check in _guarded(probe, call)]
     failed = any(check.state == "fail" for check in checks)
     document = {"kind": "doctor", "ok": not failed, "checks": [to_json(check) for check in checks]}
-    return Answer(document, lambda out: _show(out, checks), int(failed))
+
+    def show(out: Console) -> None:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            out.painted(f"{check.state:<4}  {check.name:<{width}}  {check.detail}", _STYLES[check.state])
+            if check.hint and check.state != "ok":
+                out.line(f"{'':{width + 8}}{check.hint}")
+
+    return Answer(document, show, int(failed))
 
 
 def _guarded(probe: Callable[[Call], Iterator[Check]], call: Call) -> Iterator[Check]:
@@ -99,19 +103,16 @@ def _folder(name: str, path: Path) -> Check:
         return Check(name, "ok", f"{path}, made when needed")
     if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
         return Check(name, "ok", str(path))
-    return Check(
-        name, "fail", f"{path} is no folder of yours to write in", "correct its owner and mode, or choose another"
-    )
+    hint = "correct its owner and mode, or choose another"
+    return Check(name, "fail", f"{path} is no folder of yours to write in", hint)
 
 
 def _daemon(call: Call) -> Iterator[Check]:
     from aj.client.daemon import daemon_state
 
     found = daemon_state(call)
-    said = (
-        f"version {found['version']}, process {found['pid']}" if found["running"] else "not running, starts when needed"
-    )
-    yield Check("daemon", "ok", said)
+    said = "version {version}, process {pid}" if found["running"] else "not running, starts when needed"
+    yield Check("daemon", "ok", said.format(**found))
 
 
 def _project(call: Call) -> Iterator[Check]:
@@ -130,20 +131,8 @@ def _project(call: Call) -> Iterator[Check]:
     if names and not invalid:
         yield Check("templates", "ok", f"{len(names)} valid")
     if (chosen := config.get("template")) and chosen not in names:
-        yield Check(
-            "config",
-            "fail",
-            f"the configured template `{chosen}` does not exist",
-            "`aj config template NAME` sets another",
-        )
+        hint = "`aj config template NAME` sets another"
+        yield Check("config", "fail", f"the configured template `{chosen}` does not exist", hint)
     copy = call.home.root / EDITOR_SCHEMA
     if copy.is_file() and copy.read_bytes() != editor_schema():
         yield Check("editor", "warn", f"{copy} is of another version", f"`aj schema template > {copy}` renews it")
-
-
-def _show(out: Console, checks: list[Check]) -> None:
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        out.painted(f"{check.state:<4}  {check.name:<{width}}  {check.detail}", _STYLES[check.state])
-        if check.hint and check.state != "ok":
-            out.line(f"{'':{width + 8}}{check.hint}")

@@ -41,11 +41,7 @@ class Follower:
     def to_the_end(self) -> None:
         """Everything until the job has ended."""
         pause = QUICK_SECONDS
-        while True:
-            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
-            self._take(page)
-            if page["finished"]:
-                return
+        while not (page := self._take())["finished"]:
             if page["chunks"]:
                 pause = QUICK_SECONDS
             else:
@@ -54,14 +50,13 @@ class Follower:
 
     def so_far(self) -> bool:
         """Everything that is there now; True when nothing will follow."""
-        while True:
-            page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
-            self._take(page)
-            if page["finished"] or not page["chunks"]:
-                self._end_lines()
-                return bool(page["finished"])
+        while (page := self._take())["chunks"] and not page["finished"]:
+            pass
+        self._end_lines()
+        return bool(page["finished"])
 
-    def _take(self, page: Mapping[str, Any]) -> None:
+    def _take(self) -> Mapping[str, Any]:
+        page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
         self._cursor = page["cursor"]
         if self.say and (note := page.get("note")):
             self.say(note)
@@ -74,6 +69,7 @@ class Follower:
                 self._begun[chunk["stream"]] = rest
         if page["finished"]:
             self._end_lines()
+        return page
 
     def _end_lines(self) -> None:
         for stream, text in sorted(self._begun.items()):

@@ -34,7 +34,7 @@ def job() -> None:
     """
 
 
-@job.command("list", examples=("aj job list --status Running", "aj --json job list | jq '.jobs[].status'"))
+@job.command("list")
 @click.option("--limit", callback=whole_number, metavar="N", help=f"So many at most, the newest. Default {LISTED}.")
 @click.option("--status", metavar="WORD", help="Only jobs that are so, such as `Running`.")
 @click.option("--experiment", metavar="NAME", help="Only jobs of this experiment.")
@@ -63,9 +63,7 @@ def show(call: Call, ref: str) -> Answer:
     return Answer({"kind": "job", "job": found}, lambda out: show_fields(out, found))
 
 
-@job.command(
-    exits="0 whatever the status is; 2 no such job",
-)
+@job.command()
 @_reference
 @click.pass_obj
 def status(call: Call, ref: str) -> Answer:
@@ -75,7 +73,7 @@ def status(call: Call, ref: str) -> Answer:
     return Answer(document, lambda out: out.line(str(found["status"])))
 
 
-@job.command(examples=("aj job logs pretrain_1a2b3c4d", "aj job logs -f 1a2b"))
+@job.command()
 @_reference
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on until the job has ended. Ctrl-C stops following, not the job."
@@ -89,7 +87,7 @@ def logs(call: Call, ref: str, follow: bool, stream: str | None) -> Answer:
     name = str(found["azure_name"])
     kept: list[str] = []
     write = kept.append if call.console.machine else call.console.stream
-    prefixed = stream is None and _processes(found) > 1
+    prefixed = stream is None and _several(found)
     follower = Follower(_OneStream(client, stream), name, write, prefixed=prefixed, say=call.console.say)
     try:
         if follow:
@@ -125,6 +123,5 @@ class _OneStream:
         return self.client.job_logs(ref, cursor, self.stream)
 
 
-def _processes(found: dict[str, object]) -> int:
-    shape = (found.get("nodes") or 1, found.get("processes_per_node") or 1)
-    return int(str(shape[0])) * int(str(shape[1]))
+def _several(found: dict[str, Any]) -> bool:
+    return int(found.get("nodes") or 1) * int(found.get("processes_per_node") or 1) > 1

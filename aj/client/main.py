@@ -49,7 +49,7 @@ _COMMANDS = {
         "schema": ("aj.client.template:schema", "Print a JSON Schema, for example for an editor."),
         "doctor": ("aj.client.doctor:doctor", "Check this machine and this project."),
         "daemon": ("aj.client.daemon:daemon", "Show, start and stop the daemon."),
-        "completion": ("aj.client.completion:completion", "Print a completion script for a shell."),
+        "completion": ("aj.client.project:completion", "Print a completion script for a shell."),
     },
 }
 
@@ -63,6 +63,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> N
 @click.group(
     cls=Group,
     lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Options of `aj` itself come before the command. `aj COMMAND --help` tells more about each.",
 )
 @click.option(
@@ -92,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(aj, {"obj": Call(env, standard(env, machine=False))}, "aj", "_AJ_COMPLETE", instruction)
-    call = Call(env, standard(env, machine=_wants_document(words, env)))
+    asked = env.get("AJ_OUTPUT") == "json" or "--json" in takewhile(lambda word: word.startswith("-"), words)
+    call = Call(env, standard(env, machine=asked))
     try:
         try:
             return call.console.answer(_invoke(words, call))
@@ -117,10 +119,6 @@ def _invoke(words: list[str], call: Call) -> Answer:
         return replace(failure(usage_error(missing)), show=lambda out: out.say(text))
     assert isinstance(answer, Answer)
     return answer
-
-
-def _wants_document(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    return env.get("AJ_OUTPUT") == "json" or "--json" in takewhile(lambda word: word.startswith("-"), words)
 
 
 def _explained(error: Exception, env: Mapping[str, str]) -> AjError:

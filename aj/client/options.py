@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aj.client.call import Call
-from aj.client.commands import UsageError
+from aj.client.commands import Command, UsageError
 from aj.shared.config import read_config
 from aj.shared.errors import AjError
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from aj.shared.model import Identity
     from aj.shared.template.template import Template
 
-SECTIONS = {
-    "What to run": ("template", "env"),
-    "Shape": ("nodes", "processes", "processes_per_node"),
-}
 PLACEHOLDER = ("echo", "COMMAND")
 """Stands for the command line where there is none."""
-COMMAND_SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
-"""The first word that is no option begins COMMAND; everything after it is the command's own."""
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class JobCommand(Command):
+    """A command that ends with COMMAND: the first word that is no option begins it, all that follows is its own."""
+
+    allow_interspersed_args = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aj.client.call import Call
-from aj.client.commands import Command, UsageError
+from aj.client.commands import UsageError
 from aj.client.console import Answer, Console, failure
-from aj.client.options import COMMAND_SETTINGS, SECTIONS, amlt_option, build, fresh_identity, job_options, job_words
+from aj.client.options import JobCommand, amlt_option, build, fresh_identity, job_options, job_words
 from aj.client.progress import progress
 from aj.client.show import show_plan
 from aj.shared.clock import new_id
@@ -23,41 +24,23 @@ WOULD_CHANGE = 3
 """The exit code of `--check`."""
 
 
-class PlanCommand(Command):
+class PlanCommand(JobCommand):
     """A command that takes `--json` too, and obeys it even when the rest of its line is wrong."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As a command's, after a look for `--json` in front of COMMAND."""
-        takes_value = {
-            name
-            for param in self.params
-            if isinstance(param, click.Option) and not param.is_flag
-            for name in param.opts
-        }
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        valued = [name for option in options if not option.is_flag for name in option.opts]
         words = iter(args)
-        for word in words:
-            if word == "--" or not word.startswith("-"):
-                break
+        for word in takewhile(lambda word: word.startswith("-") and word != "--", words):
             if word == "--json" and isinstance(ctx.obj, Call):
                 ctx.obj.console.machine = True
-            if word in takes_value:
+            if word in valued:
                 next(words, None)
         return super().parse_args(ctx, args)
 
 
-@click.command(
-    cls=PlanCommand,
-    context_settings=COMMAND_SETTINGS,
-    options_metavar="[OPTIONS]",
-    sections={**SECTIONS, "How": ("via", "offline", "check", "output", "machine")},
-    examples=(
-        "aj plan -t gpu train.py --lr 1e-3",
-        "aj plan -t gpu --offline train.py                      # no network; what remotes hold is `unknown`",
-        "aj plan -t gpu --check train.py || echo 'something new'",
-        "aj plan -t gpu -o .azure_jobs/gpu.plan train.py && aj run --plan .azure_jobs/gpu.plan",
-    ),
-    exits="0 done, --check found no change; 1 failed; 2 usage or input; 3 --check found a change; 130 interrupted",
-)
+@click.command(cls=PlanCommand)
 @job_options
 @amlt_option
 @click.option("--offline", is_flag=True, help="Ask no remote: what lies there is `unknown`.")

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from aj.client.console import Console
+from aj.client.show import size
 from aj.shared.clock import monotonic
+from aj.shared.model import Emit, Event, Notice
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-    from aj.shared.model import Emit, Event
 
 PATIENCE_SECONDS = 0.3
 """What is quicker draws nothing: no flicker, and rich is not even imported."""
@@ -29,8 +29,6 @@ def progress(console: Console) -> Iterator[Emit]:
     def emit(event: Event) -> None:
         if event.kind == "warning":
             shown.pause()
-            from aj.shared.model import Notice
-
             console.warn(Notice(event.detail))
         elif event.kind in ("note", "wait"):
             shown.pause()
@@ -76,7 +74,8 @@ class _Bars:
         task = self._tasks.get(event.kind)
         if task is None:
             task = self._tasks[event.kind] = self._live.add_task(event.kind, total=event.total, said="")
-        rate = _rate((event.completed or 0) - before, monotonic() - since) if event.kind in _BYTES else ""
+        amount, seconds = (event.completed or 0) - before, monotonic() - since
+        rate = f", {size(int(amount / seconds))}/s" if event.kind in _BYTES and amount > 0 and seconds > 0 else ""
         self._live.update(task, completed=event.completed, total=event.total, said=_counted(event) + rate)
 
     def pause(self) -> None:
@@ -101,15 +100,7 @@ class _Bars:
         return live
 
 
-def _rate(amount: int, seconds: float) -> str:
-    from aj.client.show import size
-
-    return f", {size(int(amount / seconds))}/s" if amount > 0 and seconds > 0 else ""
-
-
 def _counted(event: Event) -> str:
-    from aj.client.show import size
-
     if event.completed is None:
         return event.detail
     spell = size if event.kind in _BYTES else str

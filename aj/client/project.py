@@ -1,8 +1,8 @@
-"""`aj init` and `aj config`: the files of a project that a person edits."""
+"""`aj init`, `aj config` and `aj completion`: what a person sets up once."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import click
 
@@ -15,76 +15,15 @@ from aj.client.show import show_fields
 from aj.shared.config import read_config
 from aj.shared.errors import ChildError, NotFoundError
 from aj.shared.jsonio import Json, write_file
-from aj.shared.paths import Home, shipped
+from aj.shared.paths import shipped
 
 EDITOR_SCHEMA = "template.schema.json"
-_IGNORED = """\
-# What aj writes for this machine only; templates, fragments, scripts, snapshots and aj_config.json are meant for git.
-/build/
-/daemon/
-/dryrun/
-/logs/
-/submission/
-/record.jsonl*
-*.plan
-*.tmp-*
-"""
-_LOCAL = """\
-# yaml-language-server: $schema=../template.schema.json
-#
-# A job on this machine:   aj run -t local train.py
-# See what would run:      aj plan -t local train.py
-# All fields:              aj schema template
-#
-# `base` names what this template builds on: `gpu` is gpu.yaml in this folder, `storage.team` is ../storage/team.yaml;
-# several are a list, merged from left to right, and `config` below has the last word.
-base: null
-
-config:
-  description: a job on this machine
-  target:
-    service: local
-    gpus_per_node: 1            # what `-p` says otherwise
-  jobs:
-    - instance_count: 1         # nodes; what `-n` says otherwise
-      process_count_per_node: 1 # processes on each node; what `--ppn` says otherwise
-      # command: |              # runs first, in the same shell as your command
-      #   echo "on $(hostname)"
-      # submit_args:
-      #   env:
-      #     OMP_NUM_THREADS: 1  # every value is kept as it is written
-  # code:
-  #   ignore:                   # stays here, in git's syntax; .codeignore at the root works too
-  #     - data/
-"""
 
 
-_AMLT = """\
-# yaml-language-server: $schema=../template.schema.json
-#
-# A job that amlt submits:   aj run --amlt -t amlt python3 train.py
-# What amlt would get:       aj run --amlt -d -t amlt python3 train.py
-#
-# Fields have amlt's names. Write a single `$`: aj doubles it for amlt.
-base: null
-
-config:
-  target:
-    service: local              # as `amlt target list` has it, such as sing, aml or volcano
-    # name: my-cluster
-    gpus_per_node: 1            # what `-p` says otherwise
-  environment:
-    image: pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime
-  jobs:
-    - sku: G{processes}         # aj adds the number of nodes
-      instance_count: 1         # what `-n` says otherwise
-"""
 _VERSION_SECONDS = 60
 
 
-@click.command(
-    cls=Command, examples=("aj init && aj run -t local python3 --version", "AJ_HOME=jobs aj init", "aj init amlt")
-)
+@click.command(cls=Command)
 @click.argument("what", required=False, metavar="[amlt]", type=click.Choice(["amlt"]))
 @click.pass_obj
 def init(call: Call, what: str | None) -> Answer:
@@ -94,10 +33,11 @@ def init(call: Call, what: str | None) -> Answer:
     needs no network.
     """
     home = call.home
-    name, text = ("amlt", _AMLT) if what else ("local", _LOCAL)
+    name = what or "local"
+    texts = shipped("backends") / "init"
     files = {
-        home.templates / f"{name}.yaml": text.encode(),
-        home.root / ".gitignore": _IGNORED.encode(),
+        home.templates / f"{name}.yaml": (texts / f"{name}.yaml").read_bytes(),
+        home.root / ".gitignore": (texts / "gitignore").read_bytes(),
         home.root / EDITOR_SCHEMA: editor_schema(),
     }
     written = [path for path in files if not path.exists()]
@@ -112,7 +52,15 @@ def init(call: Call, what: str | None) -> Answer:
     }
     if what:
         call.console.say(f"found {_amlt_version(call)}")
-    return Answer(document, lambda out: _show_init(out, home, written, name))
+
+    def show(out: Console) -> None:
+        for path in written:
+            out.line(f"wrote {path}")
+        if not written:
+            out.say(f"nothing to do: {home.root} has it all")
+        out.say(f"next: `aj run {'--amlt ' if what else ''}-t {name} python3 --version`")
+
+    return Answer(document, show)
 
 
 def _amlt_version(call: Call) -> str:
@@ -156,36 +104,61 @@ def show(call: Call) -> Answer:
     return Answer(document, lambda out: show_fields(out, shown))
 
 
-@config.command(examples=("aj config template gpu", "aj config template --unset"))
+_unset = click.option("--unset", is_flag=True, help="Forget what was set.")
+
+
+@config.command()
 @click.argument("name", required=False, shell_complete=complete_template)
-@click.option("--unset", is_flag=True, help="Forget it: every run must name its template again.")
+@_unset
 @click.pass_obj
 def template(call: Call, name: str | None, unset: bool) -> Answer:
     """Set the template that commands use when `-t` is left out."""
     from aj.shared.template.template import template_names
 
-    if (name is None) != unset:
-        raise UsageError(
-            "give either NAME or `--unset`", where="aj config template", hint="`aj config show` shows what is set"
-        )
+    _check_given(name, unset, "template")
     if name is not None and name not in (known := template_names(call.home)):
         hint = f"there are {', '.join(f'`{each}`' for each in known)}" if known else "`aj init` writes a first one"
         raise NotFoundError(f"no template `{name}`", where=str(call.home.templates), hint=hint)
-    found = change_config(call.home, {"template": name})
-    document = {"kind": "config", "home": str(call.home.root), "config": found}
     said = f"commands use template `{name}` unless `-t` says otherwise" if name else "no template is set"
+    return _changed(call, {"template": name}, said)
+
+
+@config.command()
+@click.argument("value", required=False, type=click.Choice(["warn", "error"]))
+@_unset
+@click.pass_obj
+def credential_files(call: Call, value: str | None, unset: bool) -> Answer:
+    """Set whether files that look like credentials are named in a warning, as at first, or stop a run."""
+    _check_given(value, unset, "credential-files")
+    said = "stop a run" if value == "error" else "are named in a warning"
+    return _changed(call, {"credential_files": value}, f"files that look like credentials {said}")
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> Answer:
+    """Print a completion script. Commands, options and template names complete."""
+    from click.shell_completion import get_completion_class
+
+    from aj.client.main import aj
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(aj, {}, "aj", "_AJ_COMPLETE").source()
+    return Answer({"kind": "completion", "shell": shell, "script": script}, lambda out: out.line(script.rstrip("\n")))
+
+
+def _check_given(value: str | None, unset: bool, command: str) -> None:
+    if (value is None) != unset:
+        hint = "`aj config show` shows what is set"
+        raise UsageError("give either a value or `--unset`", where=f"aj config {command}", hint=hint)
+
+
+def _changed(call: Call, changes: Mapping[str, Json], said: str) -> Answer:
+    document = {"kind": "config", "home": str(call.home.root), "config": change_config(call.home, changes)}
     return Answer(document, lambda out: out.say(said))
 
 
 def editor_schema() -> bytes:
     """What `init` puts beside the templates, so that their modeline works in every clone."""
     return (shipped("schemas") / EDITOR_SCHEMA).read_bytes()
-
-
-def _show_init(out: Console, home: Home, written: list[Path], name: str) -> None:
-    for path in written:
-        out.line(f"wrote {path}")
-    if not written:
-        out.say(f"nothing to do: {home.root} has it all")
-    way = "--amlt " if name == "amlt" else ""
-    out.say(f"next: `aj run {way}-t {name} python3 --version`")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
 from aj.client.call import Call
 from aj.client.commands import Command, Group
-from aj.client.console import Answer, Console, failure
+from aj.client.console import Answer, Console
 from aj.client.options import whole_number
 from aj.client.progress import progress
 from aj.client.show import show_fields, show_rows
@@ -47,9 +44,7 @@ def show(call: Call, ticket: str) -> Answer:
     return Answer({"kind": "queue_entry", **entry}, lambda out: show_fields(out, entry))
 
 
-@queue.command(
-    exits="0 done; 1 failed, canceled or timed out; 4 outcome unknown; 130 interrupted",
-)
+@queue.command()
 @_ticket
 @click.option(
     "--timeout", callback=whole_number, metavar="SECONDS", help="Give up waiting after this long; the entry goes on."
@@ -65,7 +60,14 @@ def wait(call: Call, ticket: str, timeout: int | None) -> Answer:
         hint = f"`aj queue wait {ticket}` waits again, `aj queue cancel {ticket}` cancels it"
         raise InterruptedByUser("no longer waiting; the entry goes on", hint=hint) from None
     document = {"kind": "queue_entry", **entry}
-    return Answer(document, lambda out: _show_ended(out, entry), _exit_code(entry))
+    code = {"done": 0, "unknown": OutcomeUnknownError.exit_code}.get(entry["state"], 1)
+
+    def show(out: Console) -> None:
+        show_fields(out, entry)
+        if code:
+            out.error(SubmissionError(f"entry `{entry['ticket']}` is {entry['state']}", hint=entry.get("detail")))
+
+    return Answer(document, show, code)
 
 
 @queue.command()
@@ -78,7 +80,7 @@ def cancel(call: Call, ticket: str) -> Answer:
     return Answer(document, lambda out: out.line(f"{entry['ticket']} {entry['state']}"))
 
 
-@click.command("list", cls=Command, examples=("aj list -n 5", "aj --json list | jq '.records[0].archive_sha256'"))
+@click.command("list", cls=Command)
 @click.option(
     "-n", "--number", callback=whole_number, default="20", metavar="N", help="At most so many.", show_default=True
 )
@@ -90,14 +92,3 @@ def list_records(call: Call, number: int) -> Answer:
     document = {"kind": "records", "records": records}
     rows = [{**record, "note": (record.get("note") or "").partition("\n")[0]} for record in records]
     return Answer(document, lambda out: show_rows(out, rows, _RECORD_COLUMNS, "nothing was submitted yet"))
-
-
-def _exit_code(entry: Mapping[str, Any]) -> int:
-    return {"done": 0, "unknown": OutcomeUnknownError.exit_code}.get(entry["state"], 1)
-
-
-def _show_ended(out: Console, entry: Mapping[str, Any]) -> None:
-    show_fields(out, entry)
-    if entry["state"] != "done":
-        error = SubmissionError(f"entry `{entry['ticket']}` is {entry['state']}", hint=entry.get("detail"))
-        failure(error).show(out)

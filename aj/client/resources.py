@@ -35,7 +35,7 @@ def list_workspaces(call: Call) -> Answer:
     )
 
 
-@ws.command("set", examples=("aj ws set team-a", "aj ws set team-a -g rg-team-a", "aj ws set --unset"))
+@ws.command("set")
 @click.argument("name", required=False)
 @click.option("-g", "--resource-group", metavar="NAME", help="Where several are called alike.")
 @click.option("-s", "--subscription", metavar="ID", help="Where several are called alike.")
@@ -132,7 +132,7 @@ def auth() -> None:
     """See whom Azure takes you for."""
 
 
-@auth.command(exits="0 logged in; 1 not logged in, with what to do")
+@auth.command()
 @click.pass_obj
 def status(call: Call) -> Answer:
     """Ask for a token, and show whose it is."""

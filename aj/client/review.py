@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from aj.client.call import Call
-from aj.client.commands import Command, Group
+from aj.client.commands import Group
 from aj.client.console import Answer, Console
-from aj.client.options import COMMAND_SETTINGS, SECTIONS, build, fresh_identity, job_options, job_words, stand_in
+from aj.client.options import JobCommand, build, fresh_identity, job_options, job_words, stand_in
 from aj.client.show import counted, show_diff
 from aj.shared.jsonio import Json, canonical, write_if_changed
 from aj.shared.model import Identity, JobSpec
@@ -26,13 +24,7 @@ CHANGED = 3
 """The exit code of `snapshot check` when something differs."""
 
 
-@click.command(
-    cls=Command,
-    context_settings=COMMAND_SETTINGS,
-    options_metavar="[OPTIONS]",
-    sections={**SECTIONS, "How": ("form",)},
-    examples=("aj render -t gpu train.py", "aj render -t gpu --format amlt train.py > job.yaml"),
-)
+@click.command(cls=JobCommand)
 @job_options
 @click.option(
     "--format",
@@ -49,11 +41,32 @@ def render(call: Call, /, form: str, **options: Any) -> Answer:
     The id is 00000000, the code archive's digest is zeros, and what only a remote knows is a placeholder: the text is
     the same on every machine. Values of secret variables are hidden.
     """
+    from aj.build.render import payload_sha256
+    from aj.shared.job.amlt import amlt_document
+    from aj.shared.redact import redact, secret_names
+    from aj.shared.yaml import dump
+
     words = job_words(call, **options)
     built = build(call, words, Identity.symbolic(fresh_identity(call, words, "").base))
     for notice in built.warnings:
         call.console.warn(notice)
-    return _rendered_amlt(built.spec) if form == "amlt" else _rendered_payload(built.spec)
+    spec, hidden = built.spec, secret_names(built.spec)
+    if form == "amlt":
+        shown = redact(amlt_document(spec), hidden)
+        text, document = dump(shown), {"kind": "amlt_document", "backend": spec.service, "config": shown}
+    else:
+        payload = _payload(spec)
+        shown, digest = redact(payload, hidden), payload_sha256(payload)
+        document = {"kind": "payload", "backend": spec.service, "payload_sha256": digest, "payload": shown}
+        text = canonical(shown).decode()
+
+    def show(out: Console) -> None:
+        out.line(text.rstrip("\n"))
+        out.say("identity, code digest and remote facts are placeholders", "dim")
+        if hidden:
+            out.say(f"hidden values: {', '.join(sorted(hidden))}", "dim")
+
+    return Answer(document, show)
 
 
 @click.group(cls=Group)
@@ -61,9 +74,7 @@ def snapshot() -> None:
     """Keep the payload of every template under AJ_HOME/snapshots, as stable text for review in pull requests."""
 
 
-@snapshot.command(
-    exits="0 all snapshots are written; 2 a template is invalid",
-)
+@snapshot.command()
 @click.pass_obj
 def update(call: Call) -> Answer:
     """Write the snapshots that differ, and remove those whose template has gone."""
@@ -90,14 +101,12 @@ def update(call: Call) -> Answer:
     return Answer(document, show)
 
 
-@snapshot.command(
-    exits="0 no difference; 2 a template is invalid; 3 a snapshot differs, is missing or is stale",
-)
+@snapshot.command()
 @click.pass_obj
 def check(call: Call) -> Answer:
     """Compare the snapshots with what the templates give now; show the differences."""
     found = _compare(call.home)
-    results = [{"name": state.name, "state": state.state, "diff": state.diff()} for state in found]
+    results = [{"name": each.name, "state": each.state, "diff": each.diff} for each in found]
     differ = [result for result in results if result["state"] != "same"]
 
     def show(out: Console) -> None:
@@ -110,92 +119,42 @@ def check(call: Call) -> Answer:
     return Answer({"kind": "snapshot_check", "results": results}, show, CHANGED if differ else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _Snapshot(NamedTuple):
     name: str
     path: Path
-    old: bytes | None
     text: bytes
     """What the template gives now; empty when it has gone."""
-
-    @property
-    def state(self) -> str:
-        if not self.text:
-            return "stale"
-        if self.old is None:
-            return "missing"
-        return "same" if self.old == self.text else "changed"
-
-    def diff(self) -> str:
-        """Unified, empty when equal."""
-        old, new = (
-            (side or b"").decode("utf-8", "replace").splitlines(keepends=True) for side in (self.old, self.text)
-        )
-        return "".join(difflib.unified_diff(old, new, f"{self.name} snapshot", f"{self.name} now"))
+    state: str
+    """`same`, `changed`, `missing` or `stale`."""
+    diff: str
+    """Unified, empty when equal."""
 
 
-def _compare(home: Home) -> list[_State]:
+def _compare(home: Home) -> list[_Snapshot]:
     from aj.shared.template.template import load_template, template_names
 
-    names = template_names(home)
-    texts = {name: canonical(_snapshot(load_template(home, name))) for name in names}
-    stale = {path.stem for path in home.snapshots.glob("*.json")} - texts.keys()
-    return [_state(home, name, texts.get(name, b"")) for name in sorted({*names, *stale})]
+    texts = {name: canonical(_document(load_template(home, name))) for name in template_names(home)}
+    kept = {path.stem: path.read_bytes() for path in home.snapshots.glob("*.json")}
+    return [_compared(home, name, kept.get(name), texts.get(name, b"")) for name in sorted({*texts, *kept})]
 
 
-def _state(home: Home, name: str, text: bytes) -> _State:
-    path = home.snapshots / f"{name}.json"
-    return _State(name, path, path.read_bytes() if path.exists() else None, text)
+def _compared(home: Home, name: str, old: bytes | None, text: bytes) -> _Snapshot:
+    state = "stale" if not text else "missing" if old is None else "same" if old == text else "changed"
+    before, after = (side.decode("utf-8", "replace").splitlines(keepends=True) for side in (old or b"", text))
+    diff = "".join(difflib.unified_diff(before, after, f"{name} snapshot", f"{name} now"))
+    return _Snapshot(name, home.snapshots / f"{name}.json", text, state, diff)
 
 
-def _snapshot(template: Template) -> Json:
+def _document(template: Template) -> Json:
     """The document of one template: where it leaves the shape open, one node and one process, which the header says."""
-    from aj.build.render import SYMBOLIC_ARCHIVE, render_payload, symbolic_facts
     from aj.shared.redact import redact, secret_names
 
     built, assumed = stand_in(template)
-    spec = built.spec
-    payload = render_payload(spec, symbolic_facts(spec.service), SYMBOLIC_ARCHIVE)
-    return {
-        "template": template.name,
-        "backend": spec.service,
-        "assumed": assumed,
-        "payload": redact(payload, secret_names(spec)),
-    }
+    payload = redact(_payload(built.spec), secret_names(built.spec))
+    return {"template": template.name, "backend": built.spec.service, "assumed": assumed, "payload": payload}
 
 
-def _rendered_payload(spec: JobSpec) -> Answer:
-    from aj.build.render import SYMBOLIC_ARCHIVE, payload_sha256, render_payload, symbolic_facts
-    from aj.shared.redact import redact, secret_names
+def _payload(spec: JobSpec) -> Json:
+    from aj.build.render import SYMBOLIC_ARCHIVE, render_payload, symbolic_facts
 
-    payload = render_payload(spec, symbolic_facts(spec.service), SYMBOLIC_ARCHIVE)
-    hidden = secret_names(spec)
-    shown = redact(payload, hidden)
-    document = {"kind": "payload", "backend": spec.service, "payload_sha256": payload_sha256(payload), "payload": shown}
-
-    def show(out: Console) -> None:
-        out.line(canonical(shown).decode().rstrip("\n"))
-        _say_symbolic(out, hidden)
-
-    return Answer(document, show)
-
-
-def _rendered_amlt(spec: JobSpec) -> Answer:
-    from aj.shared.job.amlt import amlt_document
-    from aj.shared.redact import redact, secret_names
-    from aj.shared.yaml import dump
-
-    hidden = secret_names(spec)
-    config = redact(amlt_document(spec), hidden)
-
-    def show(out: Console) -> None:
-        out.line(dump(config).rstrip("\n"))
-        _say_symbolic(out, hidden)
-
-    return Answer({"kind": "amlt_document", "backend": spec.service, "config": config}, show)
-
-
-def _say_symbolic(out: Console, hidden: Collection[str]) -> None:
-    out.say("identity, code digest and remote facts are placeholders", "dim")
-    if hidden:
-        out.say(f"hidden values: {', '.join(sorted(hidden))}", "dim")
+    return render_payload(spec, symbolic_facts(spec.service), SYMBOLIC_ARCHIVE)

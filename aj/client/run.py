@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aj.client.call import Call
-from aj.client.commands import Command, UsageError
+from aj.client.commands import UsageError
 from aj.client.console import Answer, Console
-from aj.client.options import (
-    COMMAND_SETTINGS,
-    SECTIONS,
-    JobWords,
-    amlt_option,
-    build,
-    fresh_identity,
-    job_options,
-    job_words,
-)
+from aj.client.options import JobCommand, JobWords, amlt_option, build, fresh_identity, job_options, job_words
 from aj.client.submit import Submission, document_of, failed
 from aj.shared.clock import new_id
 from aj.shared.errors import AjError
@@ -41,23 +32,7 @@ class Ways:
     via: str | None
 
 
-@click.command(
-    cls=Command,
-    context_settings=COMMAND_SETTINGS,
-    options_metavar="[OPTIONS]",
-    sections={**SECTIONS, "How": ("dry_run", "plan_file", "queue", "follow", "via")},
-    examples=(
-        "aj run -t local python train.py --lr 1e-3",
-        "aj run -t gpu -n 4 -p 8 --ppn 8 train.py        # an existing .py runs as `uv run train.py`",
-        "aj run -t gpu -d train.py                       # write and show the YAML, submit nothing",
-        "aj run -t gpu --queue train.py                  # return a ticket at once",
-        "aj plan -t gpu -o .azure_jobs/gpu.plan train.py && aj run --plan .azure_jobs/gpu.plan",
-        "aj run -t gpu --amlt train.py                   # let `amlt` pack and submit it",
-        "AJ_NAME=pretrain aj run -t gpu train.py         # name the job",
-        "aj run -t local -- --odd-program -x             # a COMMAND that begins with a dash",
-    ),
-    exits="0 submitted, the followed job completed; 1 failed; 2 usage or input; 4 outcome unknown; 130 interrupted",
-)
+@click.command(cls=JobCommand)
 @job_options
 @click.option(
     "-d", "--dry-run", is_flag=True, help="Write an amlt-shaped YAML and show it; needs no daemon and no network."

@@ -40,12 +40,10 @@ def read_saved(home: Home, path: Path, aj_id: str) -> tuple[JobSpec, str]:
     document = _document(path)
     spec = spec_from_json(document["spec"])
     for source in spec.template.sources:
-        if not _unchanged(home.root / source.path, source.sha256):
-            raise PlanMovedError(
-                f"`{source.path}` has changed since the plan was made",
-                where=str(path),
-                hint="run `aj plan` again and look at it",
-            )
+        file = home.root / source.path
+        if not file.is_file() or sha256(file.read_bytes()) != source.sha256:
+            text = f"`{source.path}` has changed since the plan was made"
+            raise PlanMovedError(text, where=str(path), hint="run `aj plan` again and look at it")
     identity = Identity(aj_id, spec.identity.base, now_utc())
     return seal(spec, identity), str(document["plan"]["payload_sha256"])
 
@@ -53,21 +51,15 @@ def read_saved(home: Home, path: Path, aj_id: str) -> tuple[JobSpec, str]:
 def _document(path: Path) -> Mapping[str, Any]:
     from aj.shared.schema import check
 
+    hint = "`aj plan -o FILE` saves one"
     try:
         document = read_json(path)
     except FileNotFoundError as error:
-        raise NotFoundError("no such plan", where=str(path), hint="`aj plan -o FILE` saves one") from error
+        raise NotFoundError("no such plan", where=str(path), hint=hint) from error
     except ValueError as error:
-        raise InputError(f"not a saved plan: {error}", where=str(path), hint="`aj plan -o FILE` saves one") from error
+        raise InputError(f"not a saved plan: {error}", where=str(path), hint=hint) from error
     if not isinstance(document, dict) or document.get("kind") != _KIND or document.get("format") != FORMAT:
-        raise InputError("not a saved plan of this version", where=str(path), hint="`aj plan -o FILE` saves one")
+        raise InputError("not a saved plan of this version", where=str(path), hint=hint)
     check(document, "saved-plan", f"the saved plan `{path}`")
     check(document["spec"], "jobspec", f"the job of the saved plan `{path}`")
     return document
-
-
-def _unchanged(path: Path, digest: str) -> bool:
-    try:
-        return sha256(path.read_bytes()) == digest
-    except OSError:
-        return False

@@ -19,19 +19,22 @@ _VERDICTS: Mapping[str, tuple[str, Style]] = {
     "unknown": ("?", "yellow"),
     "blocked": ("!", "red"),
 }
+_CHANGES: Sequence[tuple[str, str, Style]] = (
+    ("added", "+", "green"),
+    ("changed", "~", "yellow"),
+    ("removed", "-", "red"),
+)
+_DIFF: Mapping[str, Style] = {"+": "green", "-": "red", "@": "cyan"}
 Say = Callable[..., None]
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes in decimal units: `812 B`, `1.2 MB`."""
-    if count < 1000:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("kB", "MB", "GB", "TB"):
-        value /= 1000
-        if value < 999.95 or unit == "TB":
-            break
-    return f"{value:.1f} {unit}"
+    units = iter(("B", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while count >= (1000 if unit == "B" else 999.95) and unit != "TB":
+        count, unit = count / 1000, next(units)
+    return f"{count} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -42,11 +45,12 @@ def counted(count: int, noun: str) -> str:
 def show_result(say: Say, result: Mapping[str, Any]) -> None:
     """What became of a submission."""
     say(f"{result['status']}  {result['name']}", "bold")
-    remote = result.get("azure_name")
+    remote, launched, archive = result.get("azure_name"), result["processes_per_node"], result.get("archive")
+    shape = f"{counted(result['nodes'], 'node')} with {launched} process{'' if launched == 1 else 'es'} each"
     rows = {
         "remote": remote if remote != result["name"] else None,
-        "backend": f"{result['backend']}, {_shape(result)}",
-        "code": _code(result.get("archive")),
+        "backend": f"{result['backend']}, {shape}",
+        "code": f"{_packed(archive)}{', reused' if archive.get('reused') else ''}" if archive else None,
         "portal": result.get("portal_url"),
         "note": result.get("note"),
     }
@@ -66,15 +70,8 @@ def way_on(result: Mapping[str, Any]) -> str | None:
     return f"aj job logs -f {result['azure_name']}"
 
 
-def _shape(result: Mapping[str, Any]) -> str:
-    nodes, launched = result["nodes"], result["processes_per_node"]
-    return f"{counted(nodes, 'node')} with {launched} process{'' if launched == 1 else 'es'} each"
-
-
-def _code(archive: Mapping[str, Any] | None) -> str | None:
-    if not archive:
-        return None
-    return f"{counted(archive['files'], 'file')}, {size(archive['size'])}{', reused' if archive.get('reused') else ''}"
+def _packed(archive: Mapping[str, Any]) -> str:
+    return f"{counted(archive['files'], 'file')}, {size(archive['size'])}"
 
 
 def show_plan(out: Console, plan: Mapping[str, Any]) -> None:
@@ -124,13 +121,8 @@ def _why(step: Mapping[str, Any]) -> str:
 
 def _show_files(out: Console, archive: Mapping[str, Any]) -> None:
     out.line()
-    out.line(f"code: {counted(archive['files'], 'file')}, {size(archive['size'])} packed, {archive['sha256'][:12]}")
-    marks: Sequence[tuple[str, str, Style]] = (
-        ("added", "+", "green"),
-        ("changed", "~", "yellow"),
-        ("removed", "-", "red"),
-    )
-    for key, sign, style in marks:
+    out.line(f"code: {_packed(archive)} packed, {archive['sha256'][:12]}")
+    for key, sign, style in _CHANGES:
         changes = archive[key]
         for change in changes[:FILES_SHOWN]:
             amount = f"  {size(change['size'])}" if change["size"] is not None else ""
@@ -141,9 +133,8 @@ def _show_files(out: Console, archive: Mapping[str, Any]) -> None:
 
 def show_diff(out: Console, diff: str) -> None:
     """A unified diff, coloured line by line."""
-    styles: Mapping[str, Style] = {"+": "green", "-": "red", "@": "cyan"}
     for line in diff.splitlines():
-        style = None if line.startswith(("+++", "---")) else styles.get(line[:1])
+        style = None if line.startswith(("+++", "---")) else _DIFF.get(line[:1])
         out.painted(line, *((style,) if style else ()))
 
 

@@ -49,9 +49,8 @@ class Submission:
             return failed(document_of(self.spec, "failed"), error)
         if result["error"]:
             return failed(result, from_wire(result["error"]))
-        if not self._follows():
-            return Answer(result, lambda out: _show_sent(out, result))
-        return self._followed(client, result)
+        follows = self._attached() and not self.queue if self.follow is None else self.follow
+        return self._followed(client, result) if follows else Answer(result, lambda out: _show_sent(out, result))
 
     def _send(self, client: Client) -> Mapping[str, Any]:
         from aj.shared.model import to_json
@@ -78,11 +77,6 @@ class Submission:
         from aj.shared.spec import describe
 
         return self.spec.via is None and describe(self.spec.service).attached
-
-    def _follows(self) -> bool:
-        if self.follow is None:
-            return self._attached() and not self.queue
-        return self.follow
 
     def _followed(self, client: Client, result: Mapping[str, Any]) -> Answer:
         console, name = self.call.console, str(result["azure_name"])
@@ -134,13 +128,8 @@ def failed(known: Mapping[str, Json], error: AjError) -> Answer:
     status = known.get("status", "failed")
     if isinstance(error, OutcomeUnknownError) or (isinstance(error, InterruptedByUser) and status == "failed"):
         status = "unknown"
-    document = {
-        "kind": "submission_result",
-        **dict.fromkeys(_ABSENT),
-        **known,
-        "status": status,
-        "error": to_wire(error),
-    }
+    fixed = {"status": status, "error": to_wire(error)}
+    document = {"kind": "submission_result", **dict.fromkeys(_ABSENT), **known, **fixed}
     return Answer(document, lambda out: out.error(error), error.exit_code)
 
 
@@ -154,7 +143,9 @@ def _ended(job: Mapping[str, Any], follower: Follower, result: Mapping[str, Any]
     ended = {**result, "job_status": job["status"]}
     if job["status"] == COMPLETED:
         return Answer(ended, lambda out: out.say(f"{follower.name} completed", "green"))
-    stream = _culprit(job)
+    # the process that ended the job, as far as its backend tells
+    culprits = (str(each["rank"]) for each in job.get("members", ()) if each["exit_code"] == job.get("exit_code"))
+    stream = next(culprits, "0")
     last = follower.tails.get(stream, "")
     reason = f": {job['reason']}" if job.get("reason") else ""
     error = JobFailedError(
@@ -170,9 +161,3 @@ def _ended(job: Mapping[str, Any], follower: Follower, result: Mapping[str, Any]
         out.error(error)
 
     return Answer(answer.document, show, answer.exit_code)
-
-
-def _culprit(job: Mapping[str, Any]) -> str:
-    """The stream of the process that ended the job, as far as its backend tells."""
-    ended = (str(member["rank"]) for member in job.get("members", ()) if member["exit_code"] == job.get("exit_code"))
-    return next(ended, "0")

@@ -13,7 +13,7 @@ from aj.client.console import Answer, Console
 from aj.client.options import complete_template, stand_in
 from aj.client.show import show_rows
 from aj.shared.errors import AjError, TemplateError
-from aj.shared.jsonio import Json
+from aj.shared.jsonio import Json, dotted, parts
 from aj.shared.model import Notice, to_json
 from aj.shared.paths import Home, shipped
 
@@ -39,18 +39,19 @@ def list_templates(call: Call) -> Answer:
         empty = f"no templates in {call.home.templates}; `aj init` writes a first one"
         show_rows(out, rows, ("name", "service", "base", "path"), empty)
         for issue in (each.issue for each in found if each.issue):
-            out.warn(Notice(issue.message, issue.where, issue.hint))
+            out.warn(issue)
 
     return Answer({"kind": "template_list", "templates": rows}, show)
 
 
-@template.command(examples=("aj template show gpu", "aj template show gpu --explain"))
+@template.command()
 @click.argument("name", shell_complete=complete_template)
 @click.option("--explain", is_flag=True, help="Show beside each value the file and line that it comes from.")
 @click.pass_obj
 def show(call: Call, name: str, explain: bool) -> Answer:
     """Show a template with all of its bases merged. It is not checked: `aj template validate` does that."""
     from aj.shared.template.template import resolve_template
+    from aj.shared.yaml import dump
 
     found = resolve_template(call.home, name)
     document = {
@@ -64,13 +65,19 @@ def show(call: Call, name: str, explain: bool) -> Answer:
             for pointer, origin in found.provenance.items()
         },
     }
-    return Answer(document, lambda out: _explain(out, found) if explain else _print(out, found))
+
+    def show(out: Console) -> None:
+        for notice in found.notices:
+            out.warn(notice)
+        if explain:
+            out.table(("FIELD", "VALUE", "FROM", "BY WAY OF"), _explained(found))
+        else:
+            out.line(dump(found.raw).rstrip("\n"))
+
+    return Answer(document, show)
 
 
-@template.command(
-    exits="0 all are valid; 2 some are not",
-    examples=("aj template validate", "aj template validate gpu cpu"),
-)
+@template.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_template)
 @click.pass_obj
 def validate(call: Call, names: tuple[str, ...]) -> Answer:
@@ -88,7 +95,7 @@ def validate(call: Call, names: tuple[str, ...]) -> Answer:
     return Answer(document, lambda out: _show_validation(out, document), TemplateError.exit_code if invalid else 0)
 
 
-@click.command(cls=Command, examples=("aj schema", "aj schema template > template.schema.json"))
+@click.command(cls=Command)
 @click.argument("name", required=False)
 def schema(name: str | None) -> Answer:
     """Print one of aj's JSON Schemas; without NAME, their names."""
@@ -118,24 +125,15 @@ def _validated(home: Home, name: str) -> dict[str, Json]:
     return {"name": name, "ok": not issues, "issues": issues, "warnings": warnings}
 
 
-def _print(out: Console, found: Template) -> None:
-    from aj.shared.yaml import dump
-
-    _warn(out, found)
-    out.line(dump(found.raw).rstrip("\n"))
-
-
-def _explain(out: Console, found: Template) -> None:
+def _explained(found: Template) -> list[tuple[str, str, str, str]]:
     import json
 
-    _warn(out, found)
-    rows = [
-        (_path(pointer), json.dumps(value, ensure_ascii=False), str(origin.mark), " > ".join(origin.chain[:-1]))
-        for pointer, value in _leaves("", found.raw)
-        if (origin := found.provenance.get(pointer))
-    ]
-    if rows:
-        out.table(("FIELD", "VALUE", "FROM", "BY WAY OF"), rows)
+    rows = []
+    for pointer, value in _leaves("", found.raw):
+        if origin := found.provenance.get(pointer):
+            said = json.dumps(value, ensure_ascii=False)
+            rows.append((dotted(*parts(pointer)), said, str(origin.mark), " > ".join(origin.chain[:-1])))
+    return rows
 
 
 def _leaves(pointer: str, value: Json) -> list[tuple[str, Json]]:
@@ -145,16 +143,6 @@ def _leaves(pointer: str, value: Json) -> list[tuple[str, Json]]:
         return [(pointer, value)]
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     return [leaf for key, item in items for leaf in _leaves(pointer + joined(key), item)]
-
-
-def _path(pointer: str) -> str:
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts).removeprefix(".")
-
-
-def _warn(out: Console, found: Template) -> None:
-    for notice in found.notices:
-        out.warn(notice)
 
 
 def _show_validation(out: Console, document: Mapping[str, Any]) -> None:

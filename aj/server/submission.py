@@ -27,7 +27,7 @@ from aj.build.plan import (
 )
 from aj.build.remarks import check_size
 from aj.build.render import SYMBOLIC_ARCHIVE, render_payload, symbolic_facts
-from aj.build.select import select
+from aj.build.select import check_credentials, check_script, select
 from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, document_graph, graph, job_receipt, writes
 from aj.build.store import Store
@@ -217,10 +217,12 @@ class Submissions:
         if spec.via is not None:
             return _Build(bring_up_to_date(document_graph(symbolic(spec), folder), folder / "memo.db", emit))
         generated, notices = generated_files(self.home, caller)
+        check_script(Path(caller.cwd), self.home, spec.ignore, spec.argv)
         cache = StatCache(self.home.build / "stat.cache")
         for attempt in range(PACK_ATTEMPTS):
             selection = select(Path(caller.cwd), self.home, spec.ignore, generated, cache, emit)
             cache.save()
+            check_credentials(selection, self.home)
             inputs = Inputs(symbolic(spec), selection, self.store, folder, facts)
             try:
                 outcomes = bring_up_to_date(graph(inputs, emit), folder / "memo.db", emit)

@@ -89,11 +89,20 @@ def pointer(*parts: str | int) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
+def parts(where: str) -> list[str]:
+    """The keys and indices of a JSON pointer, as text."""
+    return [part.replace("~1", "/").replace("~0", "~") for part in where.split("/")[1:]]
+
+
+def dotted(*path: str | int) -> str:
+    """A path as people write it: `jobs[0].tags`."""
+    return "".join(f"[{part}]" if str(part).isdecimal() else f".{part}" for part in path).removeprefix(".")
+
+
 def at(document: Json, where: str, default: Json = None) -> Json:
     """The value at a JSON pointer, or `default` where a part of the way is missing."""
     value = document
-    for raw in where.split("/")[1:]:
-        part = raw.replace("~1", "/").replace("~0", "~")
+    for part in parts(where):
         if isinstance(value, Mapping) and part in value:
             value = value[part]
         elif isinstance(value, list) and part.isascii() and part.isdigit() and int(part) < len(value):

@@ -32,61 +32,48 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def shown(path: bytes) -> str:
+    """A raw path or pattern for people: what is not UTF-8 or not printable is escaped."""
+    text = path.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+class _Below:
+    """A name in AJ_HOME; on a `Home` it is a path."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, home: Home, owner: type[Home]) -> Path:
+        return home.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """AJ_HOME: one project's templates, configuration, build folder and history. `root` is absolute."""
 
     root: Path
 
-    @property
-    def templates(self) -> Path:
-        """Leaves: `template/<name>.yaml`."""
-        return self.root / "template"
-
-    @property
-    def scripts(self) -> Path:
-        """The only part of AJ_HOME that travels with the code."""
-        return self.root / "scripts"
-
-    @property
-    def config(self) -> Path:
-        """Workspace, experiment, default template."""
-        return self.root / "aj_config.json"
-
-    @property
-    def snapshots(self) -> Path:
-        """Payload snapshots of the project's templates, made for review."""
-        return self.root / "snapshots"
-
-    @property
-    def record(self) -> Path:
-        """The journal of attempts, one JSON line each."""
-        return self.root / "record.jsonl"
-
-    @property
-    def build(self) -> Path:
-        """The doit memo and the targets of the pure steps."""
-        return self.root / "build"
-
-    @property
-    def daemon(self) -> Path:
-        """The queue database."""
-        return self.root / "daemon"
-
-    @property
-    def submission(self) -> Path:
-        """Documents handed to external tools, `<id>.yaml`."""
-        return self.root / "submission"
-
-    @property
-    def dryrun(self) -> Path:
-        """What `aj run -d` wrote, `<id>.yaml`."""
-        return self.root / "dryrun"
-
-    @property
-    def logs(self) -> Path:
-        """One folder a local job."""
-        return self.root / "logs"
+    templates = _Below("template")
+    """Leaves: `template/<name>.yaml`."""
+    scripts = _Below("scripts")
+    """The only part of AJ_HOME that travels with the code."""
+    config = _Below("aj_config.json")
+    """Workspace, experiment, default template."""
+    snapshots = _Below("snapshots")
+    """Payload snapshots of the project's templates, made for review."""
+    record = _Below("record.jsonl")
+    """The journal of attempts, one JSON line each."""
+    build = _Below("build")
+    """The doit memo and the targets of the pure steps."""
+    daemon = _Below("daemon")
+    """The queue database."""
+    submission = _Below("submission")
+    """Documents handed to external tools, `<id>.yaml`."""
+    dryrun = _Below("dryrun")
+    """What `aj run -d` wrote, `<id>.yaml`."""
+    logs = _Below("logs")
+    """One folder a local job."""
 
 
 def home(env: Mapping[str, str], cwd: Path) -> Home:
@@ -98,8 +85,8 @@ def cache_home(env: Mapping[str, str]) -> Path:
     """AJ_CACHE_HOME, default the user's cache folder + `aj`."""
     if chosen := env.get("AJ_CACHE_HOME"):
         return _absolute(chosen, None)
-    base = env.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else _user_home(env) / ".cache") / "aj"
+    xdg = Path(env.get("XDG_CACHE_HOME", ""))
+    return (xdg if xdg.is_absolute() else Path(env.get("HOME") or Path.home()) / ".cache") / "aj"
 
 
 def runtime_folder(env: Mapping[str, str]) -> Path:
@@ -108,7 +95,7 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
         return _absolute(chosen, None)
     if (xdg := env.get("XDG_RUNTIME_DIR")) and Path(xdg).is_absolute():
         return Path(xdg) / "aj"
-    return _private_temporary()
+    return Path(tempfile.gettempdir()) / f"aj-{os.getuid()}"
 
 
 def socket_path(runtime: Path) -> Path:
@@ -119,14 +106,6 @@ def socket_path(runtime: Path) -> Path:
     tag = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
     # not TMPDIR: it may be long, or differ between two clients
     return Path("/tmp") / f"aj-{os.getuid()}" / f"{tag}.sock"
-
-
-def _private_temporary() -> Path:
-    return Path(tempfile.gettempdir()) / f"aj-{os.getuid()}"
-
-
-def _user_home(env: Mapping[str, str]) -> Path:
-    return Path(env["HOME"]) if env.get("HOME") else Path.home()
 
 
 def _absolute(value: str, cwd: Path | None) -> Path:

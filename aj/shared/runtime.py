@@ -67,20 +67,16 @@ def check_private(place: Runtime) -> None:
             status = folder.lstat()
         except FileNotFoundError:
             continue
+        text, hint = None, "set AJ_RUNTIME_DIR to a folder of your own"
         if not stat.S_ISDIR(status.st_mode):
-            raise DaemonError("the runtime folder is not a folder", where=str(folder), hint="remove it")
-        if status.st_uid != os.getuid():
-            raise DaemonError(
-                f"the runtime folder belongs to user {status.st_uid}",
-                where=str(folder),
-                hint="set AJ_RUNTIME_DIR to a folder of your own",
-            )
-        if status.st_mode & 0o077:
-            raise DaemonError(
-                f"the runtime folder has mode {stat.S_IMODE(status.st_mode):04o}, others can enter it",
-                where=str(folder),
-                hint=f"chmod 700 '{folder}'",
-            )
+            text, hint = "is not a folder", "remove it"
+        elif status.st_uid != os.getuid():
+            text = f"belongs to user {status.st_uid}"
+        elif status.st_mode & 0o077:
+            text = f"has mode {stat.S_IMODE(status.st_mode):04o}, others can enter it"
+            hint = f"chmod 700 '{folder}'"
+        if text:
+            raise DaemonError(f"the runtime folder {text}", where=str(folder), hint=hint)
 
 
 def acquire(lock: Path) -> int | None:

@@ -100,7 +100,7 @@ def _explain(error: Any) -> Iterator[Violation]:
         case "type":
             yield _wrong_type(error.instance, _types(error), where, schema)
         case "maxItems":
-            message = f"{len(error.instance)} entries, where at most {error.validator_value} can be"
+            message = f"{_named(error)}{len(error.instance)} entries, where at most {error.validator_value} can be"
             yield Violation(where + pointer(error.validator_value), message, _says(schema))
         case _:
             # An error about a key has the path of its mapping.
@@ -127,17 +127,16 @@ def _meant_branch(error: Any, where: str) -> Iterator[Violation]:
     branches: dict[object, list[Any]] = {}
     for each in error.context:
         branches.setdefault(each.relative_schema_path[0], []).append(each)
-    of_other_type = {key: [each for each in found if _is_about_type(each)] for key, found in branches.items()}
+    of_other_type = {
+        key: [each for each in found if each.validator == "type" and not each.relative_path]
+        for key, found in branches.items()
+    }
     fitting = [found for key, found in branches.items() if not of_other_type[key]]
     if fitting:
         yield from (violation for each in min(fitting, key=len) for violation in _explain(each))
     else:
         types = [kind for found in of_other_type.values() for each in found for kind in _types(each)]
         yield _wrong_type(error.instance, list(dict.fromkeys(types)), where, error.schema)
-
-
-def _is_about_type(error: Any) -> bool:
-    return error.validator == "type" and not error.relative_path
 
 
 _TYPES = {
@@ -148,6 +147,14 @@ _TYPES = {
     "array": "a list",
     "object": "a mapping",
     "null": "nothing",
+}
+_WAYS = {
+    "array": "write a list: each entry on its own line behind `- `",
+    "object": "write a mapping: `key: value` on lines of their own, indented below the key",
+    "boolean": "write `true` or `false`",
+    "integer": "write a whole number, such as 1",
+    "number": "write a number, such as 1.5",
+    "string": "write one text",
 }
 _KINDS = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
 
@@ -160,7 +167,8 @@ def _wrong_type(value: Json, types: Sequence[str], where: str, schema: Mapping[s
     names = [_TYPES[kind] for kind in types if kind != "null" or len(types) == 1]
     expected = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     message = f"{_shown(value)} is {_KINDS.get(type(value), 'nothing')}, where {expected} is expected"
-    return Violation(where, message, _way_out(value, types) or _says(schema))
+    hint = _way_out(value, types) or _says(schema) or next((_WAYS[kind] for kind in types if kind in _WAYS), None)
+    return Violation(where, message, hint)
 
 
 def _way_out(value: Json, types: Sequence[str]) -> str | None:
@@ -173,33 +181,39 @@ def _way_out(value: Json, types: Sequence[str]) -> str | None:
             return f"write `{'true' if value.lower() in ('yes', 'on', 'y') else 'false'}`"
         case str() if {"integer", "number"} & set(types) and re.fullmatch(r"[0-9]+", value):
             return "write the number without quotes and without leading zeros"
-        case str() if "array" in types:
-            return "write a list: each entry on its own line behind `- `"
+        case bool() | int() | float() | str() if "array" in types:
+            return _WAYS["array"]
     return None
+
+
+_REFUSALS = {
+    "const": "is not {limit}",
+    "pattern": "is not of the right form",
+    "minimum": "is less than {limit}",
+    "exclusiveMinimum": "is not more than {limit}",
+    "maximum": "is more than {limit}",
+    "maxLength": "is longer than {limit} characters",
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), "is shorter than {limit}"),
+}
 
 
 def _refusal(error: Any) -> str:
     limit = error.validator_value
-    match error.validator:
-        case "enum":
-            words = "is not one of " + ", ".join(_shown(each) for each in limit if each is not None)
-        case "const":
-            words = f"is not {_shown(limit)}"
-        case "pattern":
-            words = "is not of the right form"
-        case "minimum":
-            words = f"is less than {limit}"
-        case "exclusiveMinimum":
-            words = f"is not more than {limit}"
-        case "maximum":
-            words = f"is more than {limit}"
-        case "minLength" | "minItems" | "minProperties":
-            words = "is empty" if limit == 1 else f"is shorter than {limit}"
-        case "maxLength":
-            words = f"is longer than {limit} characters"
-        case _:
-            return str(error.message)
+    if error.validator == "enum":
+        words = "is not one of " + ", ".join(_shown(each) for each in limit if each is not None)
+    elif error.validator not in _REFUSALS:
+        return str(error.message)
+    elif limit == 1 and error.validator.startswith("min") and error.validator != "minimum":
+        words = "is empty"
+    else:
+        words = _REFUSALS[error.validator].format(limit=_shown(limit) if error.validator == "const" else limit)
     return f"{_shown(error.instance)} {words}"
+
+
+def _named(error: Any) -> str:
+    """`… has ` for a value under a key."""
+    path = list(error.absolute_path)
+    return f"`{path[-1]}` has " if path and isinstance(path[-1], str) else ""
 
 
 def _says(schema: Any) -> str | None:

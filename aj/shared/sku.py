@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aj.shared.errors import ShapeError
+from aj.shared.schema import close_match
 
 GRAMMAR = (
     "`[SERIES:][N]x [MEM]G<gpus>[-TYPE…][-IB][-NvLink|-xGMI][@region,…]` or `[N]x [MEM]C<cpus>[@region,…]`, "
@@ -32,7 +33,7 @@ _SKU = re.compile(
 _SPELLING = {word.lower(): word for word in ("NVIDIA", "AMD", "NvLink", "xGMI")}
 _VENDORS = ("NVIDIA", "AMD")
 _RANGE = re.compile(rf"({_NUMBER})(?:(\+)|-({_NUMBER}))?")
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}?|\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,12 @@ class Sku:
 def parse_sku(text: str, where: str) -> Sku:
     """The SKU that `text` spells, whole; `ShapeError` shows the grammar for anything else."""
     match = _SKU.fullmatch(text)
-    if match is None:
-        raise _malformed(text, where)
-    part = match.groupdict()
-    types, links = _words(part["types"]), _words(part["links"])
-    regions = tuple((part["regions"] or "").lower().split(",")) if part["regions"] else ()
-    for words in (types, links, regions):
-        if len(set(words)) != len(words):
-            raise _malformed(text, where)
-    if part["family"] == "C" and (part["series"] or types or links or part["infiniband"]):
-        raise _malformed(text, where)
+    part = match.groupdict() if match else {}
+    types, links = _words(part.get("types")), _words(part.get("links"))
+    regions = tuple(region for region in (part.get("regions") or "").lower().split(",") if region)
+    is_odd_c = part.get("family") == "C" and (part["series"] or types or links or part["infiniband"])
+    if match is None or is_odd_c or any(len({*words}) != len(words) for words in (types, links, regions)):
+        raise ShapeError(f"`{text!r}` is not a SKU", where=where, hint=f"the grammar is {GRAMMAR}")
     return Sku(
         family="G" if part["family"] == "G" else "C",
         count=int(part["count"]),
@@ -94,12 +91,8 @@ def parse_sku(text: str, where: str) -> Sku:
     )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(_SPELLING.get(word.lower(), word) for word in text.split("-")[1:])
-
-
-def _malformed(text: str, where: str) -> ShapeError:
-    return ShapeError(f"`{text!r}` is not a SKU", where=where, hint=f"the grammar is {GRAMMAR}")
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(_SPELLING.get(word.lower(), word) for word in (text or "").split("-")[1:])
 
 
 def sku_shape(sku: Sku) -> tuple[int, int]:
@@ -126,23 +119,25 @@ def resolve_sku(sku: str | Mapping[str, str], nodes: int, processes: int, where:
 
     `ShapeError` for a bad range, none that fits, or another placeholder.
     """
-    values = {"{nodes}": str(nodes), "{processes}": str(processes)}
+    values = {"nodes": str(nodes), "processes": str(processes)}
 
     def fill(match: re.Match[str]) -> str:
-        if match[0] not in values:
-            hint = "`{nodes}` and `{processes}` are the only placeholders of a SKU"
-            raise ShapeError(f"`{match[0]}` is not a placeholder", where=where, hint=hint)
-        return values[match[0]]
+        name = match[0].strip("{}")
+        if match[0] == f"{{{name}}}" and name in values:
+            return values[name]
+        is_open = match[0].startswith("{") and not match[0].endswith("}")
+        close = close_match(name, values) if name else None
+        hint = "`{nodes}` and `{processes}` are the only placeholders of a SKU"
+        message = f"the placeholder `{match[0]}` is never closed" if is_open else f"`{match[0]}` is not a placeholder"
+        raise ShapeError(message, where=where, hint=f"did you mean `{{{close}}}`? {hint}" if close else hint)
 
-    return _PLACEHOLDER.sub(fill, sku if isinstance(sku, str) else _in_range(sku, nodes, where))
-
-
-def _in_range(ranges: Mapping[str, str], nodes: int, where: str) -> str:
-    fitting = [sku for key, sku in ranges.items() if _contains(str(key), nodes, where)]
+    if isinstance(sku, str):
+        return _PLACEHOLDER.sub(fill, sku)
+    fitting = [text for key, text in sku.items() if _contains(str(key), nodes, where)]
     if not fitting:
-        known = ", ".join(f"`{key}`" for key in ranges) or "none"
+        known = ", ".join(f"`{key}`" for key in sku) or "none"
         raise ShapeError(f"no range of the SKU contains {nodes} nodes", where=where, hint=f"the ranges are {known}")
-    return fitting[0]
+    return _PLACEHOLDER.sub(fill, fitting[0])
 
 
 def _contains(key: str, nodes: int, where: str) -> bool:

@@ -57,22 +57,30 @@ def load(content: bytes, file: str) -> Document:
     """
     marks: dict[str, Mark] = {}
     spelling: dict[str, str] = {}
-    value: Json = {}
+
+    def mark(place: Place) -> Mark:
+        return Mark(file, place[0] + 1, place[1] + 1)
+
+    def expand(node: _Node, place: Place, where: str) -> Json:
+        # its own copy of its value; `DEPTH_LIMIT` bounds the recursion
+        marks[where] = mark(place)
+        if isinstance(node.content, dict):
+            return {key: expand(item, at, where + pointer(key)) for key, (at, item) in node.content.items()}
+        if isinstance(node.content, list):
+            return [expand(item, item.place, f"{where}/{index}") for index, item in enumerate(node.content)]
+        if not isinstance(node.content, str):
+            spelling[where] = node.spelling
+        return node.content
+
     try:
         text = decode(content)
         composer = _Composer(text)
         composer.read(_events(text))
     except Fault as fault:
-        raise TemplateError(fault.message, where=str(_mark(file, fault.place)), hint=fault.hint) from None
-    if composer.root is not None:
-        marks[""] = _mark(file, composer.root.place)
-        value = _expand(composer.root, "", file, (marks, spelling))
-    notices = tuple(Notice(found.message, str(_mark(file, found.place)), found.hint) for found in composer.lints)
+        raise TemplateError(fault.message, where=str(mark(fault.place)), hint=fault.hint) from None
+    value = expand(composer.root, composer.root.place, "") if composer.root else {}
+    notices = tuple(Notice(found.message, str(mark(found.place)), found.hint) for found in composer.lints)
     return Document(value, marks, spelling, notices)
-
-
-def _mark(file: str, place: Place) -> Mark:
-    return Mark(file, place[0] + 1, place[1] + 1)
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -115,7 +123,6 @@ class _Composer:
         self._stack: list[_Node] = []
         self._anchors: dict[str, _Node] = {}
         self._expanded = 0
-        self._documents = 0
 
     def read(self, events: Iterable[Any]) -> None:
         for event in events:
@@ -128,14 +135,10 @@ class _Composer:
             elif isinstance(event, yaml.AliasEvent):
                 self._alias(event)
             elif isinstance(event, yaml.DocumentStartEvent):
-                self._document(event)
-
-    def _document(self, event: Any) -> None:
-        self._documents += 1
-        if self._documents > 1:
-            raise Fault("a second document starts here", _place(event), "keep one document a file")
-        if event.version not in (None, (1, 2)):
-            raise Fault("a `%YAML` version other than 1.2", _place(event), "take the line out")
+                if self.root is not None:
+                    raise Fault("a second document starts here", _place(event), "keep one document a file")
+                if event.version not in (None, (1, 2)):
+                    raise Fault("a `%YAML` version other than 1.2", _place(event), "take the line out")
 
     def _scalar(self, event: Any) -> None:
         place, text = _place(event), event.value
@@ -213,7 +216,10 @@ class _Composer:
         if isinstance(parent.content, list):
             parent.content.append(node)
         elif parent.merges:
-            parent.merged = _mappings(node, parent.key_place)
+            parent.merged = tuple(node.content) if isinstance(node.content, list) else (node,)
+            if not all(isinstance(each.content, dict) for each in parent.merged):
+                hint = "write `<<: *name` or `<<: [*a, *b]`"
+                raise Fault("`<<` merges mappings only", parent.key_place, hint)
         else:
             parent.content[parent.key] = (parent.key_place, node)
         parent.height = max(parent.height, node.height + (not parent.merges))
@@ -222,35 +228,6 @@ class _Composer:
 
 def _place(event: Any) -> Place:
     return event.start_mark.line, event.start_mark.column
-
-
-def _mappings(node: _Node, place: Place) -> tuple[_Node, ...]:
-    found = tuple(node.content) if isinstance(node.content, list) else (node,)
-    if not all(isinstance(each.content, dict) for each in found):
-        raise Fault("`<<` merges mappings only", place, "write `<<: *name` or `<<: [*a, *b]`")
-    return found
-
-
-def _expand(node: _Node, where: str, file: str, out: tuple[dict[str, Mark], dict[str, str]]) -> Json:
-    """The node's own copy of its value; `DEPTH_LIMIT` bounds the recursion."""
-    marks, spelling = out
-    if isinstance(node.content, dict):
-        mapping = {}
-        for key, (place, item) in node.content.items():
-            below = where + pointer(key)
-            marks[below] = _mark(file, place)
-            mapping[key] = _expand(item, below, file, out)
-        return mapping
-    if isinstance(node.content, list):
-        items = []
-        for index, item in enumerate(node.content):
-            below = f"{where}/{index}"
-            marks[below] = _mark(file, item.place)
-            items.append(_expand(item, below, file, out))
-        return items
-    if not isinstance(node.content, str):
-        spelling[where] = node.spelling
-    return node.content
 
 
 _WORDS: Mapping[str, Json] = {

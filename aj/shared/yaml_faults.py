@@ -57,7 +57,6 @@ def _end_of(text: str) -> Place:
     return len(lines) - 1, len(lines[-1])
 
 
-_QUOTE = "quote the value"
 _TAB = "a tab in the indentation"
 _BLANKS = "indent with blanks, not with tabs"
 _ESCAPE = "write `\\\\` for a backslash, or use single quotes"
@@ -97,18 +96,15 @@ def explain(error: yaml.YAMLError, text: str) -> Fault:
         message = f"`,` or the end of the `{bracket}` of line {opened[0] + 1}, column {opened[1] + 1} is missing"
         return Fault(message, place, "close it, or quote the value if it is text")
     if "start any token" in problem or "alphabetic or numeric" in problem:
-        return _bad_start(lines, opened if "alphabetic" in problem else place)
+        line, column = opened if "alphabetic" in problem else place
+        character = lines[line][column : column + 1] if line < len(lines) else ""
+        if character == "\t":
+            return Fault(_TAB, (line, column), _BLANKS)
+        return Fault(f"`{character}` cannot begin a value", (line, column), "quote the value")
     if hint := _line_up(lines, place, "values are not allowed" in problem):
         return Fault("a key in a column of its own", place, hint)
     message, hint = next((rest for words, *rest in _KINDS if words in problem), ("unexpected text", _UNEXPECTED))
     return Fault(message, place, hint)
-
-
-def _bad_start(lines: Sequence[str], place: Place) -> Fault:
-    character = lines[place[0]][place[1] : place[1] + 1] if place[0] < len(lines) else ""
-    if character == "\t":
-        return Fault(_TAB, place, _BLANKS)
-    return Fault(f"`{character}` cannot begin a value", place, _QUOTE)
 
 
 _KEY = re.compile(r"[ ]*(?:-[ ]+)*(?P<key>[^\s#\"'\[{:-][^:#]{0,80}?)[ ]?:(?:\s|\Z)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 import re
 
 from aj.shared.jsonio import Json
@@ -24,7 +24,8 @@ def _lines(value: Json, depth: int) -> list[str]:
     if isinstance(value, dict) and value:
         return [line for key, item in value.items() for line in _entry(key, item, depth)]
     if isinstance(value, list | tuple) and value:
-        return [line for item in value for line in _item(item, depth)]
+        blocks = (_block(item) or _lines(item, depth + 1) for item in value)
+        return [line for first, *rest in blocks for line in ("- " + first, *_indent(rest))]
     return [_scalar(value)]
 
 
@@ -39,35 +40,20 @@ def _entry(key: Json, item: Json, depth: int) -> list[str]:
     return [*head[:-1], f"{head[-1]} {_scalar(item)}"]
 
 
-def _item(item: Json, depth: int) -> list[str]:
-    first, *rest = _block(item) or _lines(item, depth + 1)
-    return ["- " + first, *_indent(rest)]
-
-
 def _indent(lines: list[str]) -> list[str]:
     return ["  " + line if line else line for line in lines]
 
 
 def _scalar(value: Json) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _float(value)
     if isinstance(value, str):
         return _text(value)
-    if isinstance(value, dict | list | tuple):
-        return "{}" if isinstance(value, dict) else "[]"
-    raise ValueError(f"{type(value).__name__} is not a JSON value")
-
-
-def _float(value: float) -> str:
-    if not math.isfinite(value):
-        raise ValueError(f"{value} is not a JSON number")
-    mantissa, e, exponent = repr(value).partition("e")
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(value, float):
+        return text
+    mantissa, e, exponent = text.partition("e")
     # YAML 1.1 takes a number without a dot for text.
     return mantissa + ("" if "." in mantissa else ".0") + e + exponent
 

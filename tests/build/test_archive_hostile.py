@@ -224,5 +224,5 @@ def test_no_descriptor_is_left_open_by_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_code_folder_that_is_gone_is_an_archive_error(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="cannot open the code folder"):
+    with pytest.raises(CodeError, match="the code folder cannot be read"):
         pack(made(tmp_path / "gone", file(b"a")), io.BytesIO(), nowhere)

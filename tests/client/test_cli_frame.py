@@ -294,3 +294,25 @@ def test_template_names_complete(project: Any) -> None:
     assert project.aj(env=env).out == "plain,gpu\n"
     env = {"_AJ_COMPLETE": "bash_complete", "COMP_WORDS": "aj tem", "COMP_CWORD": "1"}
     assert project.aj(env=env).out == "plain,template\n"
+
+
+def test_the_texts_of_help_belong_to_commands_that_exist() -> None:
+    import click
+
+    from aj.client import main
+    from aj.client.commands import _texts
+
+    def find(path: str) -> click.Command:
+        command: click.Command = main.aj
+        for name in path.split()[1:]:
+            assert isinstance(command, click.Group)
+            found = command.get_command(click.Context(command), name)
+            assert found is not None, path
+            command = found
+        return command
+
+    for path, sections in _texts()["sections"].items():
+        names = {param.name for param in find(path).params}
+        assert {name for listed in sections.values() for name in listed} <= names
+    for path in {**_texts()["examples"], **_texts()["exits"]}:
+        find(path)

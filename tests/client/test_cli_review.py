@@ -124,6 +124,41 @@ def test_code_stats_why_names_the_rule(here: Here, project: Any) -> None:
     assert "data/x.bin stays here" in here("code", "stats", "--why", "data/x.bin").out
 
 
+def test_what_looks_like_credentials_can_be_made_an_error(here: Here, project: Any) -> None:
+    project.template()
+    (project.folder / "deploy.pem").write_text("x")
+    assert "`deploy.pem`" in here("code", "stats").err
+    assert here("config", "credential-files", "error").code == 0
+    ran = here("code", "stats")
+    assert (ran.code, ran.out) == (2, "")
+    assert "error: what looks like credentials would travel with the code: `deploy.pem`" in ran.err
+    assert "`aj config credential-files warn`" in ran.err
+    (project.folder / ".amltignore").write_text("*.pem\n")
+    assert here("code", "stats").code == 0
+    assert here("config", "credential-files").code == 2
+    (project.home / "aj_config.json").write_text('{"credential_files": "maybe"}')
+    (project.folder / ".amltignore").unlink()
+    assert "`maybe` is not one of `warn`, `error`" in here("code", "stats").err
+
+
+def test_code_stats_uses_what_the_build_has_read_and_never_writes_it(here: Here, project: Any) -> None:
+    from aj.build.select import select
+    from aj.build.statcache import StatCache
+    from aj.shared.model import nowhere
+    from aj.shared.paths import Home
+
+    project.template()
+    (project.folder / "train.py").write_text("x")
+    place = project.home / "build" / "stat.cache"
+    cache = StatCache(place)
+    select(project.folder, Home(project.home), (), {}, cache, nowhere)
+    cache.save()
+    before = place.read_bytes()
+    (project.folder / "more.py").write_text("y")
+    assert here("--json", "code", "stats", "--list-all").document()["paths"][-2:] == ["more.py", "train.py"]
+    assert place.read_bytes() == before
+
+
 def test_a_snapshot_takes_the_shape_that_a_SKU_fixes(here: Here, project: Any) -> None:
     text = "base:\nconfig:\n  target: {service: sing}\n  environment: {image: a/b}\n  jobs: [{sku: 2xG8-A100}]\n"
     project.template("gpu", text)

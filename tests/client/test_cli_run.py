@@ -92,6 +92,23 @@ def test_the_archive_is_reused_and_plan_names_the_file_that_changed(ready: Any) 
     assert text.out.splitlines()[-1].startswith("Changes: ")
 
 
+def test_a_script_or_a_credential_that_must_not_travel_stops_run_and_plan(ready: Any) -> None:
+    (ready.folder / ".amltignore").write_text("train.*\n")
+    (ready.folder / "train.py").write_text("print('here')")
+    for command in ("run", "plan"):
+        ran = ready.aj(command, "-t", "local", "train.py")
+        assert ran.code == 2
+        assert "`train.py` would not travel with the job: .amltignore:1: train.*" in ran.err
+        assert "`!/train.py`" in ran.err
+    (ready.folder / ".amltignore").write_text("")
+    (ready.folder / "deploy.pem").write_text("x")
+    assert ready.aj("config", "credential-files", "error").code == 0
+    for command in ("run", "plan"):
+        ran = ready.aj(command, "-t", "local", "true")
+        assert ran.code == 2
+        assert "would travel with the code: `deploy.pem`" in ran.err
+
+
 def test_check_exits_1_on_any_error(ready: Any) -> None:
     assert ready.aj("plan", "--check", "-t", "none", "python").code == 1
     assert ready.aj("plan", "-t", "none", "python").code == 2
@@ -210,6 +227,8 @@ def test_a_second_ctrl_c_leaves_at_once(ready: Any, tmp_path: Path) -> None:
     _, err = child.communicate(timeout=10)
     assert child.returncode == 130
     assert err == b"error: interrupted\n"
+    for stubborn_one in pids.iterdir():
+        os.kill(int(stubborn_one.name), signal.SIGKILL)
 
 
 def test_ctrl_c_before_the_job_is_sent_tells_what_goes_on(ready: Any) -> None:

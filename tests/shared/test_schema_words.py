@@ -40,7 +40,7 @@ def test_T17_of_several_fitting_branches_the_nearest_is_reported() -> None:
         for kind in ("disk", "tape")
     ]
     assert said({"anyOf": kinds}, {"kind": "tape", "size": "x"}) == [
-        Violation("/size", "`x` is text, where a whole number is expected", None)
+        Violation("/size", "`x` is text, where a whole number is expected", "write a whole number, such as 1")
     ]
 
 

@@ -29,6 +29,14 @@ def test_another_placeholder_or_a_stray_brace_is_an_error(text: str) -> None:
     assert "`{nodes}` and `{processes}`" in (caught.value.hint or "")
 
 
+def test_a_brace_that_stays_open_and_a_near_word_are_told() -> None:
+    with pytest.raises(ShapeError, match=r"placeholder `\{processes` is never closed"):
+        resolve_sku("{nodes}xG{processes", 1, 1, "t.yaml:7:3")
+    with pytest.raises(ShapeError, match=r"`\{node\}` is not a placeholder") as caught:
+        resolve_sku("{node}xG1", 1, 1, "t.yaml:7:3")
+    assert "did you mean `{nodes}`?" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize(
     ("nodes", "sku"), [(1, "G1"), (2, "2xG8-few"), (4, "4xG8-few"), (5, "5xG8-many"), (99, "99xG8-many")]
 )

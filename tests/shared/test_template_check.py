@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from aj.shared.errors import TemplateError
+from aj.shared.model import Notice
 from aj.shared.paths import Home
 from aj.shared.schema import load_schema
-from aj.shared.template.template import Issue, Template, check_template, load_template
+from aj.shared.template.template import Template, check_template, load_template
 from aj.shared.yaml import dump, load
 
 
@@ -24,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return home
 
 
-def issues(home: Home, config: str) -> list[Issue]:
+def issues(home: Home, config: str) -> list[Notice]:
     """What is wrong with a leaf that has these lines under `config:`, from line 3 on."""
     lines = "".join(f"  {line}\n" for line in config.splitlines())
     (home.templates / "t.yaml").write_text(f"base:\nconfig:\n{lines}")
@@ -80,7 +81,8 @@ ENV = "jobs:\n- submit_args: {env: {%s}}"
 
 WRONG = [
     # types
-    ("target: x", "3:3", "`x` is text, where a mapping is expected", ""),
+    ("target: x", "3:3", "`x` is text, where a mapping is expected", "`key: value`"),
+    ("jobs: 3", "3:3", "`3` is a number, where a list is expected", "write a list"),
     ("jobs: {name: a}", "3:3", "is a mapping, where a list is expected", ""),
     ("jobs: [x]", "3:10", "`x` is text, where a mapping is expected", ""),
     ("environment: {setup: pip install x}", "3:17", "where a list is expected", "write a list"),
@@ -89,7 +91,12 @@ WRONG = [
     ("jobs:\n- preemptible: off", "4:5", "`off` is text", "write `false`"),
     ("jobs:\n- instance_count: '2'", "4:5", "`2` is text, where a whole number is expected", "without quotes"),
     ("jobs:\n- instance_count: 02", "4:5", "`02` is text", "without leading zeros"),
-    ("jobs:\n- instance_count: 2.0", "4:5", "`2.0` is a number, where a whole number is expected", ""),
+    (
+        "jobs:\n- instance_count: 2.0",
+        "4:5",
+        "`2.0` is a number, where a whole number is expected",
+        "write a whole number",
+    ),
     ("jobs:\n- instance_count: true", "4:5", "`true` is a boolean, where a whole number is expected", ""),
     ("jobs:\n- tags: [a: b]", "4:12", '`{"a": "b"}` is a mapping, where text is expected', "quote it"),
     ("jobs:\n- tags: [1]", "4:12", "`1` is a number, where text is expected", "quote it"),
@@ -129,7 +136,7 @@ WRONG = [
     (ENV % 'A: "x\\0"', "4:25", "'x\\x00' is not of the right form", "NUL"),
     ('environment:\n  setup: ["x\\0"]', "4:13", "'x\\x00'", "NUL"),
     # one job
-    ("jobs:\n- name: a\n- name: b", "5:5", "2 entries, where at most 1 can be", "one template for each job"),
+    ("jobs:\n- name: a\n- name: b", "5:5", "`jobs` has 2 entries, where at most 1 can be", "one template for each job"),
 ]
 
 

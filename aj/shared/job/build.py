@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from aj.shared.errors import ShapeError, TemplateError, UnknownServiceError
 from aj.shared.job.command import DOUBLED_DOLLARS, SINGLE_DOLLARS, command_text, command_words, doubles_dollars
 from aj.shared.job.environment import check_string, job_environment
 from aj.shared.job.naming import stable_identity
-from aj.shared.jsonio import Json, at
+from aj.shared.jsonio import Json, at, dotted, parts
 from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Shape
 from aj.shared.sku import parse_sku, resolve_sku
 from aj.shared.spec import Description, describe, job_name
@@ -118,11 +118,11 @@ def _processes_per_node(template: Template, call: Invocation, nodes: int, proces
     if value == -1:
         return processes
     if value == 0 and nodes > 1:
-        message = f"`{_dotted(key)}: 0` is one process on the head node alone, but the job has {nodes} nodes"
+        message = f"`{dotted(*key)}: 0` is one process on the head node alone, but the job has {nodes} nodes"
         raise ShapeError(
             message, where=template.where(*key), hint="write 1 for one process on each node, or give `-n 1`"
         )
-    return _positive(value or 1, _dotted(key), template.where(*key))
+    return _positive(value or 1, dotted(*key), template.where(*key))
 
 
 def _count(template: Template, flag: int | None, name: str, key: tuple[str | int, ...]) -> int:
@@ -130,9 +130,9 @@ def _count(template: Template, flag: int | None, name: str, key: tuple[str | int
         return _positive(flag, name, name)
     value, where = template.get(*key), template.where(*key)
     if value is None:
-        hint = f"give `{name} N`, or set `{_dotted(key)}` in the template"
-        raise ShapeError(f"neither `{name}` nor `{_dotted(key)}` says how many", where=where, hint=hint)
-    return _positive(value, _dotted(key), where)
+        hint = f"give `{name} N`, or set `{dotted(*key)}` in the template"
+        raise ShapeError(f"neither `{name}` nor `{dotted(*key)}` says how many", where=where, hint=hint)
+    return _positive(value, dotted(*key), where)
 
 
 def _positive(value: Json, name: str, where: str) -> int:
@@ -195,8 +195,8 @@ def _mountable(storage: Mapping[str, Json]) -> bool:
 
 
 def _check_folder(folder: str, where: str) -> None:
-    parts = folder.split("/")
-    if parts[0] or not any(parts) or ".." in parts or not folder.isprintable():
+    names = folder.split("/")
+    if names[0] or not any(names) or ".." in names or not folder.isprintable():
         raise TemplateError(
             f"`{folder!r}` is not an absolute path", where=where, hint="write for example `/mnt/outputs`"
         )
@@ -212,8 +212,8 @@ def _unmountable(template: Template) -> Iterator[Notice]:
 def _unused(template: Template, description: Description) -> Iterator[Notice]:
     for pointer, reason in description.unused.items():
         if at(template.raw, pointer, _ABSENT) is not _ABSENT:
-            parts = [int(part) if part.isdigit() else part for part in pointer.split("/")[1:]]
-            yield Notice(f"`{_dotted(parts)}` has no effect: {reason}", template.where(*parts))
+            path = parts(pointer)
+            yield Notice(f"`{dotted(*path)}` has no effect: {reason}", template.where(*path))
 
 
 def _overridden(template: Template, stable: Mapping[str, str]) -> Iterator[Notice]:
@@ -226,7 +226,7 @@ def _dollars(template: Template) -> Iterator[Notice]:
     places: list[tuple[str | int, ...]] = [("environment", "setup"), ("jobs", 0, "command")]
     for place in (*places, *((*_ENV, name) for name in template.get(*_ENV, default={}))):
         if doubles_dollars(_texts(template.get(*place))):
-            yield Notice(f"`{_dotted(place)}` {DOUBLED_DOLLARS}", template.where(*place), SINGLE_DOLLARS)
+            yield Notice(f"`{dotted(*place)}` {DOUBLED_DOLLARS}", template.where(*place), SINGLE_DOLLARS)
 
 
 def _renamed(spec: JobSpec) -> Iterator[Notice]:
@@ -235,7 +235,3 @@ def _renamed(spec: JobSpec) -> Iterator[Notice]:
         yield Notice(
             f"`{wanted}` is not a legal name there, the job is called `{spec.name}`", hint="AJ_NAME sets another"
         )
-
-
-def _dotted(parts: Sequence[str | int]) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")

@@ -66,11 +66,13 @@ def command_words(argv: Sequence[str], cwd: Path) -> tuple[str, ...]:
         raise CommandError(
             "there is no command to run", where="COMMAND", hint="end with one: `aj run -t NAME train.py`"
         )
-    script = existing_file(argv[0], cwd)
-    if script is None:
-        _check_program(argv[0])
+    place = travelling_script(argv[0], cwd)
+    if place is None:
+        if _ASSIGNMENT.fullmatch(argv[0]):
+            name = argv[0].partition("=")[0]
+            hint = f"give variables by `--env {name}=…`, or start with `env {name}=…`"
+            raise CommandError(f"`{name}=` would set a variable, not start a program", where="COMMAND", hint=hint)
         return tuple(argv)
-    place = _travelling(script, cwd)
     runner = _RUNNERS.get(PurePosixPath(place).suffix)
     if runner is None:
         program = shlex.quote(place if "/" in place else f"./{place}")
@@ -82,7 +84,11 @@ def command_words(argv: Sequence[str], cwd: Path) -> tuple[str, ...]:
     return (*runner, place, *argv[1:])
 
 
-def _travelling(script: Path, cwd: Path) -> str:
+def travelling_script(word: str, cwd: Path) -> str | None:
+    """The file of the code that `word` names, from `cwd`; None when it names none, `CommandError` outside of `cwd`."""
+    script = existing_file(word, cwd)
+    if script is None:
+        return None
     try:
         place = (script.parent.resolve() / script.name).relative_to(cwd.resolve()).as_posix()
     except ValueError:
@@ -103,13 +109,6 @@ def _check_word(word: str) -> None:
     except UnicodeEncodeError:
         hint = f"look at {word!r}, or pass the bytes in a file"
         raise CommandError("a word is not valid UTF-8", where="COMMAND", hint=hint) from None
-
-
-def _check_program(word: str) -> None:
-    if _ASSIGNMENT.fullmatch(word):
-        name = word.partition("=")[0]
-        hint = f"give variables by `--env {name}=…`, or start with `env {name}=…`"
-        raise CommandError(f"`{name}=` would set a variable, not start a program", where="COMMAND", hint=hint)
 
 
 def command_text(template_command: Sequence[str], words: Sequence[str]) -> str:

@@ -54,6 +54,7 @@ DESCRIPTION = Description(
         "/target/priority_class": "a local job starts at once",
         "/target/labels": "a local job has no labels",
         "/storage": "a local job mounts nothing; it sees this machine's own folders",
+        "/jobs/0/name": "a job is called by AJ_NAME, else by the folder and the script",
         "/jobs/0/sku": "a local job takes this machine as it is",
         "/jobs/0/identity": "a local job acts as you",
         "/jobs/0/mpi": "local processes are started by aj, not by mpirun",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -52,51 +53,36 @@ def merge(base: Sourced, over: Sourced) -> Sourced:
     if base.is_list and over.is_list:
         both = (*base.value, *over.value)
         if any(item.is_map for item in both):
-            return Sourced(_by_index(base.value, over.value), over.origin)
+            merged = tuple(merge(low, high) for low, high in zip(base.value, over.value, strict=False))
+            rest = base.value[len(merged) :] + over.value[len(merged) :]
+            return Sourced(merged + rest, over.origin)
         if not any(item.is_list for item in both):
             return Sourced(both, over.origin)
     return over
 
 
-def _by_index(base: tuple[Sourced, ...], over: tuple[Sourced, ...]) -> tuple[Sourced, ...]:
-    merged = tuple(merge(low, high) for low, high in zip(base, over, strict=False))
-    return (*merged, *base[len(over) :], *over[len(base) :])
-
-
 def sourced(document: Document, key: str, chain: tuple[str, ...]) -> Sourced:
     """The value at a top-level key of a file as a tree of sourced values; env values become their exact spelling."""
-    return _sourced(document.value[key], pointer(key), (), (document, chain))
+    top = pointer(key)
+
+    def convert(value: Json, where: str) -> Sourced:
+        origin = Origin(document.marks[where], chain)
+        if isinstance(value, dict):
+            return Sourced({key: convert(item, where + pointer(key)) for key, item in value.items()}, origin)
+        if isinstance(value, list):
+            return Sourced(tuple(convert(item, f"{where}/{index}") for index, item in enumerate(value)), origin)
+        if value is not None and _ENV.fullmatch(where.removeprefix(top)):
+            return Sourced(document.spelling.get(where, value), origin)
+        return Sourced(value, origin)
+
+    return convert(document.value[key], top)
 
 
-def _sourced(value: Json, where: str, path: Path, source: tuple[Document, tuple[str, ...]]) -> Sourced:
-    document, chain = source
-    origin = Origin(document.marks[where], chain)
-    if isinstance(value, dict):
-        items = {key: _sourced(item, where + pointer(key), (*path, key), source) for key, item in value.items()}
-        return Sourced(items, origin)
-    if isinstance(value, list):
-        listed = [_sourced(item, where + pointer(index), (*path, index), source) for index, item in enumerate(value)]
-        return Sourced(tuple(listed), origin)
-    if value is not None and _is_env(path[:-1]):
-        return Sourced(document.spelling.get(where, value), origin)
-    return Sourced(value, origin)
-
-
-# Where a template holds a mapping of environment variables.
-_ENVS: tuple[Path, ...] = (
-    ("jobs", "*", "submit_args", "env"),
-    ("environment", "env"),
-    ("env_defaults",),
-    ("search", "job_template", "submit_args", "env"),
-    ("_extra", "volcano", "tasks", "*", "env"),
+_ENV = re.compile(
+    "/(?:jobs/[0-9]+/submit_args/env|environment/env|env_defaults|search/job_template/submit_args/env"
+    "|_extra/volcano/tasks/[^/]+/env)/[^/]*"
 )
-
-
-def _is_env(path: Path) -> bool:
-    return any(
-        len(path) == len(pattern) and all(wanted in ("*", part) for wanted, part in zip(pattern, path, strict=True))
-        for pattern in _ENVS
-    )
+"""Where a template holds a variable of an environment, below its config."""
 
 
 def set_values(tree: Sourced) -> tuple[Json, dict[str, Origin]]:

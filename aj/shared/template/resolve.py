@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from aj.shared.errors import TemplateError
@@ -92,7 +93,9 @@ class Resolver:
         """`above` is the way here: real path to name, from the leaf on."""
         real, name = os.path.realpath(path), _name(path, self._home)
         if real in above:
-            raise _cycle(above, real, name, asked)
+            same = "" if above[real] == name else f" (the same file as `{above[real]}`)"
+            text = f"the bases form a cycle: {' → '.join((*above.values(), name))}{same}"
+            raise TemplateError(text, where=str(asked), hint="take one of these `base` entries out")
         self._merged += 1
         if len(above) >= CHAIN_LIMIT:
             raise TemplateError(f"a chain of more than {CHAIN_LIMIT} bases", where=str(asked), hint="join some of them")
@@ -100,12 +103,8 @@ class Resolver:
             raise TemplateError(f"more than {MERGE_LIMIT} bases to merge", where=str(asked), hint="join some of them")
         file = self.file(path, asked)
         way = {**above, real: name}
-        tree = _own(file, tuple(self.files[each].shown for each in way))
-        below: Sourced | None = None
-        for base, mark in file.bases:
-            next_one = self._fold(self._base_path(base, mark, path.parent), mark, way)
-            below = next_one if below is None else merge(below, next_one)
-        return tree if below is None else merge(below, tree)
+        below = [self._fold(self._base_path(base, mark, path.parent), mark, way) for base, mark in file.bases]
+        return reduce(merge, (*below, _own(file, tuple(self.files[each].shown for each in way))))
 
     def _base_path(self, base: str, asked: Mark, beside: Path) -> Path:
         """`plain` lies beside the file that asks, `dir.name` is `AJ_HOME/dir/name.yaml`."""
@@ -169,13 +168,6 @@ def _own(file: TemplateFile, chain: tuple[str, ...]) -> Sourced:
     if file.document.value.get("config") is not None:
         return sourced(file.document, "config", chain)
     return Sourced({}, Origin(file.document.marks.get("/config", Mark(file.shown, 1, 1)), chain))
-
-
-def _cycle(above: Mapping[str, str], real: str, name: str, asked: Mark | None) -> TemplateError:
-    chain = " → ".join((*above.values(), name))
-    same = "" if above[real] == name else f" (the same file as `{above[real]}`)"
-    hint = "take one of these `base` entries out"
-    return TemplateError(f"the bases form a cycle: {chain}{same}", where=str(asked), hint=hint)
 
 
 def _name(path: Path, home: Home) -> str:

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from aj.shared.errors import TemplateError
-from aj.shared.jsonio import Json, at, pointer
+from aj.shared.jsonio import Json, at, dotted, pointer
 from aj.shared.model import Notice, Source
 from aj.shared.paths import Home
 from aj.shared.schema import violations
 from aj.shared.template.merge import Origin, Sourced, repeated, set_values, written_values
 from aj.shared.template.resolve import Resolver, shown_path
-
-__all__ = [
-    "DEFAULT_SERVICE",
-    "Issue",
-    "Listing",
-    "Origin",
-    "Template",
-    "check_template",
-    "list_templates",
-    "load_template",
-    "resolve_template",
-    "template_names",
-]
+from aj.shared.yaml import Mark
 
 DEFAULT_SERVICE = "aml"
 
@@ -57,17 +45,8 @@ class Template:
         return at(self.raw, pointer(*parts), default)
 
     def where(self, *parts: str | int) -> str:
-        """`file:line:col` of the value at a path, or of the nearest thing above it."""
-        return str(_nearest(self.provenance, pointer(*parts)).mark)
-
-
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing that is wrong with a template."""
-
-    where: str | None
-    message: str
-    hint: str | None = None
+        """`file:line:col` of the value at a path, or of the nearest thing above it; the file where nothing is."""
+        return str(_nearest(self.provenance, pointer(*parts)) or self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +57,7 @@ class Listing:
     path: Path
     base: Json
     service: str | None
-    issue: Issue | None = None
+    issue: Notice | None = None
 
 
 def load_template(home: Home, name: str) -> Template:
@@ -101,14 +80,14 @@ def resolve_template(home: Home, name: str) -> Template:
     return _template(name, *_leaf(home, name))
 
 
-def check_template(home: Home, name: str) -> list[Issue]:
+def check_template(home: Home, name: str) -> list[Notice]:
     """All that is wrong with `template/<name>.yaml`; a fragment is only checked as YAML, for its leaves complete it."""
     resolver = Resolver(home)
     try:
         path = resolver.leaf_path(name)
         return _issues(resolver.fold(path)) if resolver.file(path).is_leaf else []
     except TemplateError as error:
-        return [Issue(error.where, error.message, error.hint)]
+        return [Notice(error.message, error.where, error.hint)]
 
 
 def template_names(home: Home) -> list[str]:
@@ -132,7 +111,7 @@ def _listing(resolver: Resolver, path: Path) -> Listing | None:
             return None
         raw, _ = set_values(resolver.fold(path))
     except TemplateError as error:
-        return Listing(path.stem, path, base, None, Issue(error.where, error.message, error.hint))
+        return Listing(path.stem, path, base, None, Notice(error.message, error.where, error.hint))
     return Listing(path.stem, path, base, str(at(raw, "/target/service", DEFAULT_SERVICE)))
 
 
@@ -154,7 +133,7 @@ def _template(name: str, resolver: Resolver, path: Path, tree: Sourced) -> Templ
 def _repetitions(tree: Sourced) -> list[Notice]:
     return [
         Notice(
-            f"`{'.'.join(map(str, path))}` holds items twice, because their file is reached in two ways",
+            f"`{dotted(*path)}` holds items twice, because their file is reached in two ways",
             where=str(mark),
             hint="name the file once among the bases",
         )
@@ -162,19 +141,17 @@ def _repetitions(tree: Sourced) -> list[Notice]:
     ]
 
 
-def _issues(tree: Sourced) -> list[Issue]:
+def _issues(tree: Sourced) -> list[Notice]:
     """What the schema says about the merged config, in the order of the files' text."""
     value, origins = written_values(tree)
     found = []
     for violation in violations({"config": value}, "template"):
-        where = violation.pointer.removeprefix("/config")
-        mark = _nearest(origins, where).mark
-        found.append((mark.file, mark.line, mark.column, Issue(str(mark), violation.message, violation.hint)))
-    found.sort(key=lambda each: each[:3])
-    return [issue for *_, issue in found]
+        mark = _nearest(origins, violation.pointer.removeprefix("/config")) or tree.origin.mark
+        found.append((mark, Notice(violation.message, str(mark), violation.hint)))
+    return [issue for _, issue in sorted(found, key=lambda each: astuple(each[0]))]
 
 
-def _nearest(origins: Mapping[str, Origin], where: str) -> Origin:
-    while where not in origins:
+def _nearest(origins: Mapping[str, Origin], where: str) -> Mark | None:
+    while where and where not in origins:
         where = where.rpartition("/")[0]
-    return origins[where]
+    return origins[where].mark if where in origins else None
