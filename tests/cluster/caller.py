@@ -129,11 +129,11 @@ class Blobs:
         self.sent: dict[str, bytes] = {}
 
     @classmethod
-    def instead(cls, monkeypatch: pytest.MonkeyPatch) -> Blobs:
-        """Volcano jobs use this one from now on."""
+    def instead(cls, person: Person) -> Blobs:
+        """The jobs of this person use this one from now on."""
         store, execution = cls(), get_execution("volcano")
         effects: Callable[[Home, Caller], VolcanoEffects] = lambda home, caller: VolcanoEffects(caller, store.of)  # noqa: E731
-        monkeypatch.setattr("aj.server.submission.get_execution", lambda service: replace(execution, effects=effects))
+        person.work = replace(person.work, executions=lambda service: replace(execution, effects=effects))
         return store
 
     def of(self, caller: Caller, account: str, container: str) -> Blobs:

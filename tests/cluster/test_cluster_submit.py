@@ -51,9 +51,9 @@ def team(kube: Kube, tmp_path: Path, request: pytest.FixtureRequest) -> Team:
 
 
 @pytest.fixture
-def blobs(team: Team, monkeypatch: pytest.MonkeyPatch) -> Blobs:
+def blobs(team: Team) -> Blobs:
     team.write(BLOB_TEMPLATE)
-    return Blobs.instead(monkeypatch)
+    return Blobs.instead(team.person)
 
 
 def left(kube: Kube, namespace: str, kind: str) -> list[str]:

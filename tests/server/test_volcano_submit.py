@@ -348,10 +348,10 @@ def test_a_helper_that_cannot_be_removed_is_named(person: Person, cluster: Doubl
 
 
 @pytest.fixture
-def blobs(monkeypatch: pytest.MonkeyPatch, person: Person) -> Blobs:
+def blobs(person: Person) -> Blobs:
     """A person whose template takes code by Blob storage and mounts a container."""
     person.write(BLOB_TEMPLATE)
-    return Blobs.instead(monkeypatch)
+    return Blobs.instead(person)
 
 
 def secret_of(cluster: Double) -> Any:
