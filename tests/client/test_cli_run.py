@@ -178,6 +178,14 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
+def _wait_until_followed(stream: Any) -> None:
+    """The job's own word came through: the client follows, it is not still sending."""
+    for line in stream:
+        if b"started" in line:
+            return
+    raise AssertionError("the client ended before it followed the job")
+
+
 def _gone(pids: Path) -> bool:
     for path in pids.iterdir():
         stat = Path("/proc", path.name, "stat")
@@ -197,7 +205,7 @@ def test_ctrl_c_cancels_a_followed_local_job_and_ends_every_child(
         *words, "run", "-t", "local", "--ppn", "2", "--env", f"PIDS={pids}", "python", "sleep.py",
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
     )  # fmt: skip
-    _wait_for(pids)
+    _wait_until_followed(child.stderr if words else child.stdout)
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
@@ -213,12 +221,12 @@ def test_ctrl_c_cancels_a_followed_local_job_and_ends_every_child(
 def test_a_second_ctrl_c_leaves_at_once(ready: Any, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
-    stubborn = "trap '' TERM INT; touch \"$PIDS/$$\"; while true; do sleep 1; done"
+    stubborn = "trap '' TERM INT; touch \"$PIDS/$$\"; echo started; while true; do sleep 1; done"
     child = ready.start(
         "run", "-t", "local", "--env", f"PIDS={pids}", "bash", "-c", stubborn,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
     )  # fmt: skip
-    _wait_for(pids)
+    _wait_until_followed(child.stdout)
     os.killpg(child.pid, signal.SIGINT)
     for line in child.stderr:
         if b"Ctrl-C again leaves at once" in line:
