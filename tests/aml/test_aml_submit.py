@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +27,7 @@ from aj.shared.errors import (
     SubmissionError,
 )
 from aj.shared.spec import describe
-from tests.aml.project import TEMPLATE, Here, Project
+from tests.aml.project import ROOT, TEMPLATE, Here, Project
 from tests.azure.cloud import OTHER_SUBSCRIPTION, Azure, Place
 from tests.azure.fake_az import NOT_LOGGED_IN
 
@@ -303,3 +309,41 @@ def test_an_archive_over_the_limit_names_the_largest_files_and_the_ignore_file(
         assert "`weights.bin` (3 MiB)" in (caught.value.hint or "") and "`.amltignore`" in (caught.value.hint or "")
     assert nothing_was_written(azure)
     assert describe("aml").upload_limit == 5000 * 1024 * 1024
+
+
+@pytest.mark.parametrize(("point", "made"), [("step submit", False), ("executed", True)])
+def test_D09_a_daemon_killed_around_the_send_is_told_truly_by_the_next(
+    project: Project, azure: Azure, point: str, made: bool
+) -> None:
+    """Killed before the PUT: surely absent, failed. Killed between the PUT and the record: adopted, never sent again."""
+    started = project.aj("daemon", "start", env={"AJ_DEBUG": "1", "AJ_DEBUG_STOP_AT": point})
+    assert started.code == 0, started.err
+    daemon = project.aj("--json", "daemon", "status").document()["pid"]
+    words = [sys.executable, "-m", "aj", "--json", "run", "-t", "gpu", "python", "train.py"]
+    env = {**project.env, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, cwd=project.code, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client:
+        stopped = Path(f"/proc/{daemon}/stat")
+        assert eventually(lambda: stopped.read_text().rpartition(") ")[2].startswith("T"))
+        os.kill(daemon, signal.SIGKILL)
+        told = json.loads(client.communicate(timeout=60)[0])
+    assert (client.returncode, told["status"]) == (4, "unknown")
+    assert eventually(lambda: entry_of(project)["state"] in ("done", "failed"))
+    entry = entry_of(project)
+    assert len(azure.control("job_ids")) == made
+    assert entry["state"] == ("done" if made else "failed"), entry
+    assert not made or "adopted" in entry["result"]["note"]
+
+
+def entry_of(project: Project) -> dict[str, Any]:
+    (entry,) = project.aj("--json", "queue", "list").document()["entries"]
+    assert isinstance(entry, dict)
+    return entry
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
