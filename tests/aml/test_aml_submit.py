@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from aj.server.azure import wire
 from aj.shared.errors import (
     AccessError,
     AjError,
@@ -52,6 +53,24 @@ def test_U10_a_request_that_never_arrived_is_a_failure_that_nothing_survives(pro
     result = project.run()
     assert (result["status"], result["error"]["type"]) == ("failed", "SubmissionError")
     assert azure.control("job_ids") == []
+
+
+@pytest.mark.parametrize("kind", ["slow", "lose_before"])
+def test_U10_a_time_out_is_looked_up_and_a_job_that_comes_to_be_later_is_adopted(
+    here: Here, azure: Azure, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The client gave up after a second; the service takes the request three seconds later, or never saw it."""
+    monkeypatch.setitem(wire._SECONDS, "read", 1.0)
+    wire._client.cache_clear()
+    azure.fault(kind, "PUT Jobs_CreateOrUpdate", seconds=3)
+    if kind == "lose_before":
+        with pytest.raises(SubmissionError, match="was not created"):
+            here.run()
+        assert azure.control("job_ids") == []
+    else:
+        result = here.run()
+        assert azure.control("job_ids") == [result.azure_name] and "adopted" in (result.note or "")
+    wire._client.cache_clear()
 
 
 def test_U10_when_nobody_can_tell_the_outcome_is_unknown_with_its_own_exit_code(project: Project, azure: Azure) -> None:

@@ -287,6 +287,16 @@ def test_a_dropped_creation_is_looked_for_and_surely_absent(person: Person, clus
     assert cluster.names("jobs") == [] and writes(cluster).count("POST jobs") == 1
 
 
+def test_a_creation_that_times_out_is_looked_for_and_surely_absent(
+    person: Person, cluster: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aj.server.submit.volcano.kubectl.REQUEST_SECONDS", 2)
+    cluster.faults.append(Fault("POST", "/jobs$", "hang"))
+    with pytest.raises(SubmissionError, match="did not take"):
+        person.run()
+    assert cluster.names("jobs") == []
+
+
 def test_an_outcome_that_nobody_knows(person: Person, cluster: Double) -> None:
     """The creation's answer and every look are lost: unknown, with the command to look."""
     cluster.faults += [Fault("POST", "/jobs$", "lose"), Fault("GET", "/namespaces/default/jobs$", 500, 99)]

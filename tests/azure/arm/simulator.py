@@ -91,6 +91,8 @@ class Simulator:
         await asyncio.sleep(self.state.settings.latency_ms / 1000)
         fault = self.faults.next(surface, line)
         if fault is not None and fault.kind == "slow":
+            if surface == "arm":
+                await request.body()  # it has arrived: a caller who leaves meanwhile has asked all the same
             await asyncio.sleep(fault.seconds)
             return None
         if fault is not None and fault.kind == "barrier":
