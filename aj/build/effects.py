@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from aj.shared.errors import ReadOnlyError
+from aj.shared.errors import ReadOnlyError, SubmissionError
 from aj.shared.jsonio import Json
 from aj.shared.model import Emit, JobSpec
 
@@ -87,6 +87,24 @@ class Effects(Protocol):
     def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
         """Read: our job by our own unique name, after a lost answer; None when it surely does not exist."""
         ...
+
+
+class NothingToUpload:
+    """The half of `Effects` that a backend without a remote store needs: nothing to know, nothing to send."""
+
+    __slots__ = ()
+
+    def facts(self, spec: JobSpec, emit: Emit) -> Json:
+        """Nothing needs to be known beforehand."""
+        return {}
+
+    def present(self, upload: Upload, facts: Json) -> NoReturn:
+        """Never asked: the description names no uploads."""
+        raise SubmissionError(f"this backend uploads nothing, so not `{upload.name}` either")
+
+    def upload(self, upload: Upload, facts: Json, emit: Emit) -> NoReturn:
+        """Never asked: the description names no uploads."""
+        self.present(upload, facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
+from aj.build.effects import JobReceipt, NothingToUpload, Receipt, Sealed
 from aj.server.child import Child, run
 from aj.server.record import LONG, hidden_values
 from aj.server.submit import Execution
@@ -42,28 +41,13 @@ _RUN = re.compile(r"/runs/([A-Za-z0-9][A-Za-z0-9_-]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class AmltEffects:
+class AmltEffects(NothingToUpload):
     """One call of `amlt run`, which is the only write."""
 
     home: Home
     caller: Caller
     program: str
     timeout_seconds: float
-
-    def facts(self, spec: JobSpec, emit: Emit) -> Json:
-        """amlt finds out by itself."""
-        del spec, emit
-        return {}
-
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
-        """Never asked: aj uploads nothing here."""
-        del facts
-        _no_uploads(upload)
-
-    def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
-        """Never asked: aj uploads nothing here."""
-        del facts, emit
-        _no_uploads(upload)
 
     def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> JobReceipt:
         """Write the document and run amlt on it; each of its lines becomes an event.
@@ -142,10 +126,6 @@ def _secrets(spec: JobSpec) -> frozenset[str]:
     values = {spelled for value in hidden_values(spec) for spelled in (value, value.replace("$", "$$"))}
     lines = {line for value in values for line in value.splitlines() if len(line) >= LONG}
     return frozenset(values | lines)
-
-
-def _no_uploads(upload: Upload) -> NoReturn:
-    raise SubmissionError(f"amlt packs the code itself, aj does not upload `{upload.name}`")
 
 
 def experiment(home: Home) -> str:

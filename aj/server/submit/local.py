@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
+from aj.build.effects import JobReceipt, NothingToUpload, Receipt, Sealed
 from aj.server.submit import Execution
 from aj.server.submit.local_jobs import LocalJobs, job_folder, read_state
 from aj.server.submit.supervisor import NODES, STATE, Order
@@ -42,28 +41,13 @@ _MACHINE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class LocalEffects:
+class LocalEffects(NothingToUpload):
     """The writes of `local`: one supervisor process, which reports before `submit` returns."""
 
     home: Home
     caller: Caller
     bootstrap: Path
     term_grace_seconds: int = TERM_GRACE_SECONDS
-
-    def facts(self, spec: JobSpec, emit: Emit) -> Json:
-        """Nothing needs to be known of this machine."""
-        del spec, emit
-        return {}
-
-    def present(self, upload: Upload, facts: Json) -> Receipt | None:
-        """Never asked: `local` has no uploads."""
-        del facts
-        _no_uploads(upload)
-
-    def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
-        """Never asked: `local` has no uploads."""
-        del facts, emit
-        _no_uploads(upload)
 
     def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> JobReceipt:
         """Start the job; `SubmissionError` when no process of it is left."""
@@ -163,10 +147,6 @@ class LocalEffects:
         """PATH ends with aj's own scripts: a `uv` that was installed with aj is found when there is no other."""
         env = {name: value for name, value in self.caller.env.items() if _MACHINE.fullmatch(name)}
         return {**env, "PATH": os.pathsep.join([env.get("PATH") or os.defpath, sysconfig.get_path("scripts")])}
-
-
-def _no_uploads(upload: Upload) -> NoReturn:
-    raise SubmissionError(f"a local job uploads nothing, so not `{upload.name}` either")
 
 
 @contextmanager
