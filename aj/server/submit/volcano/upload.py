@@ -158,7 +158,7 @@ class VolumeUploader:
         deadline, why = monotonic() + READY_SECONDS, "nobody has looked at it"
         while monotonic() < deadline:
             try:
-                status = self.kubectl.read("pod", name)["status"]
+                status = self.kubectl.read("pod", name).get("status") or {}
             except ChildError as error:
                 why = error.message
             else:
