@@ -187,7 +187,7 @@ def _checks(options: VolcanoOpts, spec: JobSpec) -> list[Callable[[_Cluster], It
     if options.code.strategy == "kubectl-exec":
         needed += [(verb, "", "pods", "") for verb in ("create", "get", "delete")] + [("create", "", "pods", "exec")]
     if spec.storage or options.code.strategy == "blob":
-        needed += [(verb, "", "secrets", "") for verb in ("create", "patch", "delete")]
+        needed += [(verb, "", "secrets", "") for verb in ("create", "patch", "delete")] + [("get", _GROUP, "jobs", "")]
     return [_volcano, _namespace, _queue, _volume, *(partial(_permission, needs=each) for each in needed), _quota]
 
 
