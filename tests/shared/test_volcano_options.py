@@ -231,6 +231,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scratch in shm": (uniform(args__scratch_mount_path="/dev/shm/x"), "cannot be mounted"),
     "scratch over volume": (uniform(args__scratch_mount_path="/v/../v"), "cannot be mounted"),
     "scratch in volume": (uniform(args__scratch_mount_path="/v/x"), "overlaps the volume"),
+    "scratch is Volcano's": (uniform(args__scratch_mount_path="/etc/volcano/"), "overlaps Volcano's own folder"),
     "scratch is ours": (uniform(args__scratch_mount_path="/aj/work"), "overlaps aj's own folder"),
     "scratch size alone": (uniform(args__scratch_size="1Gi"), "scratch_mount_path"),
     "shm": (uniform(args__shm_size="64GB"), "`shm_size: 64GB`"),
