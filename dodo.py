@@ -45,7 +45,7 @@ def task_types() -> dict[str, Any]:
 
 def task_test() -> dict[str, Any]:
     """Every test, on all processors."""
-    return _chore(f"{sys.executable} -m pytest -q -n auto --dist loadgroup", doc="all tests")
+    return _chore(f"{sys.executable} -m pytest -q -n auto --dist worksteal", doc="all tests")
 
 
 def task_snapshots() -> dict[str, Any]:
