@@ -105,14 +105,17 @@ class Submissions:
     store: Store
     executions: Callable[[str], Execution] = get_execution
 
-    def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
+    def prepare(
+        self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None, witness: Path | None = None
+    ) -> Frozen:
         """The pure half: whatever can fail before a write has failed when this returns.
 
-        `expect` is the payload digest of a saved plan: `InputError` when an input has moved since.
+        `expect` is the payload digest of a saved plan: `InputError` when an input has moved since. The archive stays
+        in the store as long as the file `witness` exists.
         """
         effects = ReadOnly(self.executions(spec.backend).effects(self.home, caller))
         with self._locked(emit):
-            build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit)
+            build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit, witness)
             facts = build.facts()
         baseline = baseline_of(spec, build.outcomes)
         if expect is not None and expect != baseline.payload_sha256:
@@ -212,7 +215,9 @@ class Submissions:
         verdicts = _look(uploads, effects, found) if effects else [unknown_upload(upload) for upload in uploads]
         return judge(spec, build.outcomes, baseline, [*verdicts, judge_submit(spec)], archive, build.notices)
 
-    def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
+    def _build(
+        self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit, witness: Path | None = None
+    ) -> _Build:
         folder = self._line(spec)
         if spec.via is not None:
             return _Build(bring_up_to_date(document_graph(symbolic(spec), folder), folder / "memo.db", emit))
@@ -223,7 +228,7 @@ class Submissions:
             selection = select(Path(caller.cwd), self.home, spec.ignore, generated, cache, emit)
             cache.save()
             check_credentials(selection, self.home)
-            inputs = Inputs(symbolic(spec), selection, self.store, folder, facts)
+            inputs = Inputs(symbolic(spec), selection, self.store.kept_by(witness), folder, facts)
             try:
                 outcomes = bring_up_to_date(graph(inputs, emit), folder / "memo.db", emit)
             except CodeChanged as error:

@@ -113,10 +113,10 @@ class Worker:
         outcome = attempt(lambda: self._freeze(work, spec, caller, expect), work.hidden)
         if isinstance(outcome, AjError):
             self._end(work, result_of(work.record, "failed", outcome))
-        elif work.result is not None:
-            self._release(work.ticket)
         else:
             self._start()
+        if work.result is not None:  # it was canceled meanwhile
+            self._release(work.ticket)
 
     def canceled(self, entry: Entry) -> None:
         """Tell those who follow that the entry was canceled."""
@@ -145,7 +145,7 @@ class Worker:
 
     @property
     def _witnesses(self) -> Path:
-        """A file for each entry that needs its archive: the store's pins point at them."""
+        """A file for each entry that has not ended: the pins of its archive point at it."""
         return self._project.home.daemon / "waiting"
 
     def _release(self, ticket: str) -> None:
@@ -153,15 +153,13 @@ class Worker:
             (self._witnesses / ticket).unlink(missing_ok=True)
 
     def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
-        workshop = self._project.workshop
-        frozen = workshop.submissions(self._project.home, caller).prepare(spec, caller, work.emit, expect)
+        workshop, witness = self._project.workshop, self._witnesses / work.ticket
+        write_file(witness, b"")
+        submissions = workshop.submissions(self._project.home, caller)
+        frozen = submissions.prepare(spec, caller, work.emit, expect, witness)
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
         work.passes("frozen")
-        if frozen.archive is not None:
-            write_file(self._witnesses / work.ticket, b"")
-            workshop.pin(caller, frozen.archive.sha256, self._witnesses / work.ticket)
-            work.passes("pinned")
         work.record = with_frozen(work.record, frozen, caller)
         sealed = {"frozen": workshop.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
         with self._guard:

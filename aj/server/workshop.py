@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aj.shared.jsonio import Json
@@ -28,13 +27,11 @@ class Workshop:
     """Services whose jobs a project can see without having submitted one."""
     freeze: Callable[[Any], Json]
     thaw: Callable[[Json], Any]
-    pin: Callable[[Caller, str, Path], None]
-    """Keeps an archive of the caller's store from being collected while a file exists."""
 
 
 def live() -> Workshop:
     """The real one; the build graph and the backends are imported when the first submission needs them."""
-    return Workshop(_submissions, _jobs, _configured, _freeze, _thaw, _pin)
+    return Workshop(_submissions, _jobs, _configured, _freeze, _thaw)
 
 
 def _submissions(home: Home, caller: Caller) -> Submissions:
@@ -67,9 +64,3 @@ def _thaw(document: Json) -> Any:
     from aj.server.submission import frozen_from_json
 
     return frozen_from_json(document)
-
-
-def _pin(caller: Caller, sha256: str, witness: Path) -> None:
-    from aj.build.store import Store
-
-    Store(cache_home(caller.env)).pin(sha256, witness)

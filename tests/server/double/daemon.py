@@ -40,7 +40,9 @@ class Frozen:
 class FolderRemote:
     home: Home
 
-    def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
+    def prepare(
+        self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None, witness: Path | None = None
+    ) -> Frozen:
         _wait_for(spec.env.get("FAKE_HOLD"))
         code = (Path(caller.cwd) / "train.py").read_bytes()
         emit(Event("pack", "train.py", len(code), len(code)))
@@ -157,7 +159,6 @@ FAKE = Workshop(
     configured=lambda home: (),
     freeze=lambda frozen: {**to_json(frozen), "spec": spec_to_json(frozen.spec)},
     thaw=_thaw,
-    pin=lambda caller, sha256, witness: None,
 )
 
 if __name__ == "__main__":
