@@ -162,6 +162,16 @@ def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None
     return int(value)
 
 
+def byte_count(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """An option's callback: `0`, `812`, `1.5GB`; the units are those that sizes are shown in."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kMGT]?)B?", value, re.ASCII)
+    if found is None:
+        raise click.BadParameter(f"`{value}` is not a size such as `500MB` or `1.5GB`")
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
+
+
 def _number(*names: str, text: str) -> Callable[[Any], Any]:
     return click.option(*names, callback=whole_number, metavar="N", help=text)
 

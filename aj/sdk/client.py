@@ -21,6 +21,7 @@ from aj.shared.errors import (
     WaitTimeoutError,
     from_wire,
 )
+from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobResult, JobSpec, Notice, nowhere, to_json
 from aj.shared.spec import spec_to_json
 
@@ -147,6 +148,24 @@ class Client:
         """
         return self._get(f"/v1/azure/{_word(topic)}", remote=True)
 
+    def cache(self) -> dict[str, Any]:
+        """What lies in this caller's cache: folder, limit and bytes, and archives [{sha256, size, used_at, in_use}].
+
+        The archives come in the order in which they would be removed: least recently used first.
+        """
+        return self._get("/v1/cache", remote=True)
+
+    def cache_gc(
+        self, *, max_bytes: int | None = None, unused_days: int | None = None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Remove archives: the least recently used above `max_bytes` (None: the bound that packing keeps to by itself),
+        and those that were not used for `unused_days`. What is being packed or sent, or waits in a queue, stays.
+
+        folder, dry_run, removed [{sha256, size, used_at}], freed (bytes), left (bytes), left_archives.
+        """
+        body = {"max_bytes": max_bytes, "unused_days": unused_days, "dry_run": dry_run}
+        return self._post("/v1/cache/gc", body, remote=True)
+
     def shutdown(self, force: bool = False, emit: Emit = nowhere) -> dict[str, Any]:
         """End the daemon once it has finished what it is doing, or at once: pid, waiting_for, abandoned, kept.
 
@@ -183,14 +202,14 @@ class Client:
             self._daemon.ensure()
             return way.request("GET", path, patience=patience)
 
-    def _post(self, path: str, *, remote: bool = False) -> dict[str, Any]:
+    def _post(self, path: str, body: Json = None, *, remote: bool = False) -> dict[str, Any]:
         patience = REMOTE_SECONDS if remote else ANSWER_SECONDS
         way = self._remote_way if remote else self._way
         try:
-            return way.request("POST", path, {}, patience=patience)
+            return way.request("POST", path, body or {}, patience=patience)
         except NotSentError:
             self._daemon.ensure()
-            return way.request("POST", path, {}, patience=patience)
+            return way.request("POST", path, body or {}, patience=patience)
 
     def _listed(self, path: str, key: str, emit: Emit) -> list[dict[str, Any]]:
         document = self._get(path)

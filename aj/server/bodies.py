@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LIMIT = 8 * 1024 * 1024
 """Bytes of a body."""
+COUNT_LIMIT = 2**53
+"""What JSON's numbers hold exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class PlanRequest:
     spec: JobSpec
     caller: Caller
     offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """The body of `POST /v1/cache/gc`; None for the rule that packing keeps to by itself, and for no rule of age."""
+
+    max_bytes: int | None
+    unused_days: int | None
+    dry_run: bool
 
 
 async def json_body(request: Request) -> Json:
@@ -65,6 +76,12 @@ def plan_request(document: Json) -> PlanRequest:
     """Typed; `RequestError` at the first fault."""
     body = _object(document, {"spec", "caller", "offline"})
     return PlanRequest(_spec(body), caller_from_json(body.get("caller")), _flag(body, "offline"))
+
+
+def cleaning(document: Json) -> Cleaning:
+    """Typed; `RequestError` at the first fault."""
+    body = _object(document, {"max_bytes", "unused_days", "dry_run"})
+    return Cleaning(_count(body, "max_bytes"), _count(body, "unused_days"), _flag(body, "dry_run"))
 
 
 def shutdown_request(document: Json) -> Json:
@@ -107,6 +124,13 @@ def _flag(body: Mapping[str, Any], key: str) -> bool:
     value = body.get(key, False)
     if not isinstance(value, bool):
         raise RequestError(f"`{key}` is neither true nor false")
+    return value
+
+
+def _count(body: Mapping[str, Any], key: str) -> int | None:
+    value = body.get(key)
+    if value is not None and not (type(value) is int and 0 <= value < COUNT_LIMIT):
+        raise RequestError(f"`{key}` is not a whole number from 0 below {COUNT_LIMIT}")
     return value
 
 

@@ -15,6 +15,7 @@ from starlette.routing import Route  # noqa: TID253
 from aj.server.bodies import (
     PlanRequest,
     Submission,
+    cleaning,
     cursor,
     json_body,
     limit,
@@ -197,6 +198,30 @@ async def azure(request: Request) -> Response:
     return await _answer(request, "remote", read)
 
 
+async def cache(request: Request) -> Response:
+    """The archives in the caller's cache."""
+    caller = from_header(request.headers.get(CALLER_HEADER))
+
+    def read(_: Context) -> Json:
+        from aj.server.cache import show
+
+        return show(caller)
+
+    return await _answer(request, "quick", read)
+
+
+async def cache_gc(request: Request) -> Response:
+    """Remove archives that nobody needs, or say which those are."""
+    caller, asked = from_header(request.headers.get(CALLER_HEADER)), cleaning(await json_body(request))
+
+    def work(_: Context) -> Json:
+        from aj.server.cache import clean
+
+        return clean(caller, asked)
+
+    return await _answer(request, "quick", work)
+
+
 ROUTES = [
     Route("/v1/info", info),
     Route("/v1/shutdown", shutdown, methods=["POST"]),
@@ -212,6 +237,8 @@ ROUTES = [
     Route("/v1/jobs/{ref}/logs", job_logs),
     Route("/v1/jobs/{ref}/cancel", job_cancel, methods=["POST"]),
     Route("/v1/azure/{topic}", azure),
+    Route("/v1/cache", cache),
+    Route("/v1/cache/gc", cache_gc, methods=["POST"]),
 ]
 
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,23 @@ def test_a_found_archive_is_kept_while_the_rest_of_the_submission_is_made(trust:
     os.kill(daemon, signal.SIGCONT)
     code, document = aj.wait()
     assert (code, document["archive"]["reused"]) == (0, True), document
+
+
+def test_what_waits_in_another_projects_queue_stays(trust: Make) -> None:
+    """The daemon that would send it is stopped; another one, of another project, cleans the cache that both use."""
+    world = trust()
+    world.client(AJ_DEBUG="1", AJ_DEBUG_STOP_AT="ready")
+    daemon, aj = world.pid(), world.run("waiting", "double", "--queue")
+    until(lambda: state_of(daemon) == "T")
+    elsewhere = partial(world.aj, cwd=world.new_project("other"), AJ_RUNTIME_DIR=str(world.folder / "other run"))
+    try:
+        _, shown = elsewhere("cache", "show").wait()
+        assert [row["in_use"] for row in shown["archives"]] == [True]
+        for how in ((), ("--dry-run",)):
+            code, cleaned = elsewhere("cache", "gc", "--max-size", "0", "--unused", "1", *how).wait()
+            assert (code, cleaned["removed"], cleaned["left_archives"]) == (0, [], 1)
+    finally:
+        elsewhere("daemon", "stop", "--force").wait()
+        os.kill(daemon, signal.SIGCONT)
+    assert aj.wait()[0] == 0
+    check_truth(world, world.client(), "waiting")
