@@ -62,7 +62,6 @@ class Sealed:
     uploads: tuple[Upload, ...]
     archive: Path | None = None
     """The archive in the store, leased while the submission lives; None where another tool packs the code."""
-    archive_sha256: str | None = None
 
 
 class Effects(Protocol):

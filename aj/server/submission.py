@@ -180,7 +180,7 @@ class Submissions:
             return
         with self.store.lease(frozen.archive.sha256) as archive:
             uploads = _uploads(frozen.spec, frozen.archive, archive)
-            yield Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
+            yield Sealed(frozen.spec, frozen.payload, uploads, archive)
 
     def _remember(self, frozen: Frozen, emit: Emit) -> None:
         """For later plans: the job exists, whether or not this can be written."""

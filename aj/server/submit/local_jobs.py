@@ -86,17 +86,6 @@ class LocalJobs:
         finished = ended and all(after[each] >= _size(folder, each) for each in streams)
         return LogPage(tuple(chunks), after, finished, tuple(known))
 
-    def tail(self, name: str, lines: int) -> dict[str, str]:
-        """The last `lines` lines of each process, by rank; reads no more than their last 64 KiB."""
-        folder = job_folder(self.home, self.resolve(name))
-        found = {}
-        for member in read_state(folder)["members"]:
-            stream = str(member["rank"])
-            size = _size(folder, stream)
-            text, _ = _read(folder, stream, max(0, size - 65536), size, final=True)
-            found[stream] = "".join(text.splitlines(keepends=True)[-lines:])
-        return found
-
     def cancel(self, name: str) -> str:
         """End every process of the job and wait until that is done; the status after. An ended job stays as it is."""
         folder = job_folder(self.home, self.resolve(name))
