@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +23,14 @@ COUNT_LIMIT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """The body of `POST /v1/submissions`."""
+class JobRequest:
+    """The body of `POST /v1/submissions`, which has `queue` and `expect`, and of `/v1/plans`, which has `offline`."""
 
     spec: JobSpec
     caller: Caller
-    queue: bool
-    expect: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """The body of `POST /v1/plans`."""
-
-    spec: JobSpec
-    caller: Caller
-    offline: bool
+    queue: bool = False
+    expect: str | None = None
+    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +55,14 @@ async def json_body(request: Request) -> Json:
         raise RequestError(f"the body is not JSON: {error}") from error
 
 
-def submission(document: Json) -> Submission:
-    """Typed; `RequestError` at the first fault."""
-    body = _object(document, {"spec", "caller", "queue", "expect"})
+def job_request(document: Json, own: Collection[str]) -> JobRequest:
+    """`own` are the keys that this route has beside `spec` and `caller`; `RequestError` at the first fault."""
+    body = _object(document, {"spec", "caller", *own})
     expect = body.get("expect")
     if expect is not None and not isinstance(expect, str):
         raise RequestError("`expect` is not a text")
-    return Submission(_spec(body), caller_from_json(body.get("caller")), _flag(body, "queue"), expect)
-
-
-def plan_request(document: Json) -> PlanRequest:
-    """Typed; `RequestError` at the first fault."""
-    body = _object(document, {"spec", "caller", "offline"})
-    return PlanRequest(_spec(body), caller_from_json(body.get("caller")), _flag(body, "offline"))
+    caller = caller_from_json(body.get("caller"))
+    return JobRequest(_spec(body), caller, _flag(body, "queue"), expect, _flag(body, "offline"))
 
 
 def cleaning(document: Json) -> Cleaning:
