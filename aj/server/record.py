@@ -44,9 +44,9 @@ def record_of(spec: JobSpec) -> dict[str, Json]:
     }
 
 
-def with_frozen(record: Mapping[str, Json], frozen: Frozen, caller: Caller) -> dict[str, Json]:
-    """The same once archive and payload exist, with the commit that the code came from."""
-    known = {**record, **git_state(caller), "payload_sha256": frozen.payload_sha256}
+def with_frozen(record: Mapping[str, Json], frozen: Frozen) -> dict[str, Json]:
+    """The same once archive and payload exist."""
+    known = {**record, "payload_sha256": frozen.payload_sha256}
     packed = frozen.archive
     if packed is None:
         return known

@@ -31,7 +31,7 @@ from aj.build.select import check_credentials, check_script, select
 from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, document_graph, graph, job_receipt, writes
 from aj.build.store import Store
-from aj.server.record import provenance
+from aj.server.record import provenance, record_of, result_of, with_frozen
 from aj.server.submit import Execution, get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
@@ -159,7 +159,7 @@ class Submissions:
             except OutcomeUnknownError as error:
                 receipt = self._look_up(frozen, effects, error, emit)
         self._remember(frozen, emit)
-        return result_of(frozen, receipt)
+        return _result(frozen, receipt)
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """After a crash between send and record: adopt our job by its own name; never a second write."""
@@ -170,7 +170,7 @@ class Submissions:
         )
         receipt = self._look_up(frozen, effects, error, emit)
         self._remember(frozen, emit)
-        return result_of(frozen, receipt)
+        return _result(frozen, receipt)
 
     @contextmanager
     def _sealed(self, frozen: Frozen) -> Iterator[Sealed]:
@@ -271,32 +271,9 @@ class Submissions:
             os.close(fd)
 
 
-def result_of(frozen: Frozen, receipt: JobReceipt) -> JobResult:
-    """The result of a submission that has a receipt."""
-    spec = frozen.spec
-    return JobResult(
-        status="submitted",
-        id=spec.identity.id,
-        name=spec.name,
-        backend=spec.backend,
-        template=spec.template.name,
-        nodes=spec.shape.nodes,
-        processes=spec.shape.processes,
-        processes_per_node=spec.shape.processes_per_node,
-        azure_name=receipt.remote_name,
-        portal_url=receipt.portal_url,
-        archive=archive_summary(frozen),
-        payload_sha256=frozen.payload_sha256,
-        note=receipt.note,
-    )
-
-
-def archive_summary(frozen: Frozen) -> dict[str, Json] | None:
-    """The `archive` object of results and records."""
-    record = frozen.archive
-    if record is None:
-        return None
-    return {"sha256": record.sha256, "size": record.size, "files": record.files, "reused": frozen.reused}
+def _result(frozen: Frozen, receipt: JobReceipt) -> JobResult:
+    result = result_of(with_frozen(record_of(frozen.spec), frozen), "submitted", None, receipt.note)
+    return replace(result, azure_name=receipt.remote_name, portal_url=receipt.portal_url)
 
 
 def _look(uploads: Sequence[Upload], effects: Effects, facts: Json) -> list[StepVerdict]:

@@ -15,7 +15,7 @@ from aj.server.boundary import attempt
 from aj.server.events import Feed
 from aj.server.journal import Journal
 from aj.server.queue import Entry, Queue, State
-from aj.server.record import hidden_values, result_of, with_frozen, with_result
+from aj.server.record import git_state, hidden_values, result_of, with_frozen, with_result
 from aj.server.secrets import Secrets, check_whole
 from aj.server.workshop import Workshop
 from aj.shared.errors import AjError, InputError, OutcomeUnknownError, StoreError, SubmissionError
@@ -160,7 +160,7 @@ class Worker:
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
         work.passes("frozen")
-        work.record = with_frozen(work.record, frozen, caller)
+        work.record = {**with_frozen(work.record, frozen), **git_state(caller)}
         sealed = {"frozen": workshop.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
         with self._guard:
             if self._queue.ready(work.ticket, sealed, work.record):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aj.shared.clock import now_ns
 from aj.shared.jsonio import Json, canonical, read_json, write_file
+from aj.shared.model import Emit, Event, to_json
 from aj.shared.paths import Home
 
 
@@ -39,8 +41,18 @@ class Memory:
 
     def keep(self, known: Known) -> None:
         """Remember."""
-        document = {"facts": known.facts, "read_ns": known.read_ns, "missing": known.missing}
-        write_file(self.path, canonical(document))
+        write_file(self.path, canonical(to_json(known)))
+
+    def fresh(self, seconds: float, what: str, read: Callable[[], Known], emit: Emit) -> Known:
+        """What is known, when it is not older than `seconds`, else what `read` gives; the age of `what` is told."""
+        known = self.recall()
+        if known is None or not 0 <= known.age_seconds < seconds:
+            emit(Event("note", f"reading {what}"))
+            known = read()
+            self.keep(known)
+        elif known.age_seconds >= 60:
+            emit(Event("note", f"{what}: read {known.age_seconds / 60:.0f} min ago"))
+        return known
 
     def forget(self) -> None:
         """Read everything again next time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aj.build.effects import JobReceipt, Receipt, Sealed
 from aj.server.azure.arm import ML, Arm, segment
@@ -66,7 +67,8 @@ class SingEffects(AmlEffects):
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         """Of the workspace and of what is free now, read side by side; the choice is among them, and told."""
         with ThreadPoolExecutor(1, thread_name_prefix="market") as pool:
-            market = pool.submit(self._market, spec, emit)
+            read = partial(self._read_market, spec, emit)
+            market = pool.submit(self._market(spec).fresh, QUOTA_SECONDS, "the virtual clusters", read, emit)
             facts = AmlEffects.facts(self, spec, emit)
             offered = market.result().facts
         wish = _wish(spec)
@@ -81,22 +83,11 @@ class SingEffects(AmlEffects):
         try:
             receipt = AmlEffects.submit(self, sealed, receipts, emit)
         except AjError:
-            self._market_memory(sealed.spec).forget()
+            self._market(sealed.spec).forget()
             raise
         properties = sealed.payload["properties"]
         tier = properties["resources"]["properties"]["AISuperComputer"]["slaTier"]
         return replace(receipt, note=f"{tier} in `{properties['computeId'].rpartition('/')[2]}`")
-
-    def _market(self, spec: JobSpec, emit: Emit) -> Known:
-        memory = self._market_memory(spec)
-        known = memory.recall()
-        if known is None or not 0 <= known.age_seconds < QUOTA_SECONDS:
-            emit(Event("note", "reading the virtual clusters"))
-            known = self._read_market(spec, emit)
-            memory.keep(known)
-        elif known.age_seconds >= 60:
-            emit(Event("note", f"the quotas were read {known.age_seconds / 60:.0f} min ago"))
-        return known
 
     def _read_market(self, spec: JobSpec, emit: Emit) -> Known:
         opts, wish, read_ns = _opts(spec), _wish(spec), now_ns()
@@ -112,7 +103,7 @@ class SingEffects(AmlEffects):
         }
         return Known(offered, read_ns, {})
 
-    def _market_memory(self, spec: JobSpec) -> Memory:
+    def _market(self, spec: JobSpec) -> Memory:
         opts = _opts(spec)
         wanted = [opts.cluster, opts.subscription_id, opts.resource_group, bool(opts.image_version), self._who()]
         return Memory(folder(self.home) / "market" / f"{digest([wanted, dict(self._arm.cloud)])[:24]}.json")
