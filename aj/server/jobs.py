@@ -91,7 +91,7 @@ class View:
         """Those that this project has used or is configured for, that still exist and manage jobs."""
         context = self.context
         records, _ = context.journal.newest(SEARCHED)
-        used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.entries()}
+        used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.queue.entries()}
         found = []
         for service in sorted(used | set(context.workshop.configured(context.home))):
             try:
@@ -114,7 +114,7 @@ def _reachable(service: str, jobs: Jobs, notices: list[Notice]) -> Iterator[dict
 def _submitted(context: Context, ref: str) -> tuple[str, str] | None:
     """Service and remote name of a job that the queue or the journal knows."""
     try:
-        entry = context.find(ref)
+        entry = context.queue.find(ref)
     except NotFoundError:
         return _recorded(context, ref)
     if entry.state in ("pending", "submitting"):

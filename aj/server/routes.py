@@ -77,8 +77,8 @@ def _records(asked: Asked) -> Json:
 
 
 def _queue(asked: Asked) -> Json:
-    entries = [entry.document() for entry in asked.context.entries()]
-    return {"entries": entries, "warnings": _notices(asked.context.notices())}
+    entries = [entry.document() for entry in asked.context.queue.entries()]
+    return {"entries": entries, "warnings": _notices(asked.context.queue.notices)}
 
 
 def _jobs(asked: Asked) -> Json:
@@ -100,7 +100,7 @@ def _notices(notices: Sequence[Notice]) -> list[Json]:
 _OF_A_PROJECT: Sequence[tuple[str, str, str, Callable[[Asked], Json]]] = (
     ("GET", "/v1/records", "quick", _records),
     ("GET", "/v1/queue", "quick", _queue),
-    ("GET", "/v1/queue/{ref}", "quick", lambda asked: asked.context.find(asked.ref).document()),
+    ("GET", "/v1/queue/{ref}", "quick", lambda asked: asked.context.queue.find(asked.ref).document()),
     ("POST", "/v1/queue/{ref}/cancel", "quick", lambda asked: asked.context.cancel(asked.ref).document()),
     ("GET", "/v1/jobs", "remote", _jobs),
     ("GET", "/v1/jobs/{ref}", "remote", lambda asked: {"job": asked.jobs.show(asked.ref)}),
@@ -168,7 +168,7 @@ async def submissions(request: Request) -> Response:
         raise
 
     def prepare() -> None:
-        context.prepare(work, asked.spec, asked.caller, asked.expect)
+        context.worker.prepare(work, asked.spec, asked.caller, asked.expect)
         life.contexts.leave(context)
 
     async def outcome() -> Json | None:
@@ -184,8 +184,8 @@ async def queue_events(request: Request) -> Response:
     life, ref = _life(request), request.path_params["ref"]
 
     def look(context: Context) -> tuple[Json, Work | None]:
-        entry = context.find(ref)
-        return entry.document(), context.work(entry.ticket)
+        entry = context.queue.find(ref)
+        return entry.document(), context.worker.work(entry.ticket)
 
     document, work = await _with_context(request, life.quick, look)
 
@@ -197,7 +197,9 @@ async def queue_events(request: Request) -> Response:
                 text = "the daemon is stopping, the entry stays queued"
                 return DaemonNotRunningError(text, hint="`aj queue wait` again")
             return None
-        return await _with_context(request, life.quick, lambda context: context.find(document["ticket"]).document())
+        return await _with_context(
+            request, life.quick, lambda context: context.queue.find(document["ticket"]).document()
+        )
 
     return _lines(follow(work.feed if work else Feed(), outcome))
 
@@ -228,7 +230,7 @@ def _parked(context: Context, work: Work, asked: JobRequest) -> JobResult | None
     """The result of a submission that waits in the queue, when its client is not to wait with it."""
     if asked.queue and work.phase in ("waiting", "sending"):
         return work.so_far("queued", None)
-    if context.stopping and work.phase == "waiting":
+    if context.worker.stopping and work.phase == "waiting":
         return work.so_far("queued", "the daemon was stopped; this goes on with the next `aj` command in this project")
     return None
 
