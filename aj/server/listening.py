@@ -44,6 +44,7 @@ def serve(place: Runtime, lock: int, workshop: Workshop, idle_seconds: float) ->
         server.force_exit = server.force_exit or life.forced
 
     life.leave = leave
+    life.requests = lambda: (len(server.server_state.tasks), server.server_state.total_requests)
     life.intact = lambda: holds(lock, place.lock) and is_at(own, place.socket)
     try:
         asyncio.run(_until_left(server, life, listening))
