@@ -148,11 +148,6 @@ def complete_template(ctx: click.Context, _param: click.Parameter, incomplete: s
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def via_amlt(_ctx: click.Context, _param: click.Parameter, value: bool) -> str | None:
-    """The callback of `--amlt`: what `JobSpec.via` becomes."""
-    return "amlt" if value else None
-
-
 def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     """An option's callback: `2` and not `0`, `-1`, `1_0` or a digit of another script."""
     if value is None:
@@ -203,8 +198,8 @@ _JOB_OPTIONS = (
 amlt_option = click.option(
     "--amlt",
     "via",
-    is_flag=True,
-    callback=via_amlt,
+    flag_value="amlt",
+    default=None,
     help="Have `amlt` pack the code and submit the job; the daemon runs it.",
 )
 """Of commands that can go the amlt way."""

@@ -76,7 +76,7 @@ class Submission:
     def _followed(self, client: Client, result: Mapping[str, Any]) -> Answer:
         console, name = self.call.console, str(result["azure_name"])
         several = self.spec.shape.nodes * self.spec.shape.processes_per_node > 1
-        follower = Follower(client, name, console.stream, prefixed=several)
+        follower = Follower(client.job_logs, name, console.stream, prefixed=several)
         try:
             show_result(console.say, result)
             console.flush()

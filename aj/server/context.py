@@ -11,7 +11,7 @@ from threading import RLock
 from aj.server.journal import Journal
 from aj.server.queue import Entry, Queue
 from aj.server.record import hidden_values, record_of
-from aj.server.worker import Project, Work, Worker
+from aj.server.worker import Work, Worker
 from aj.server.workshop import Workshop
 from aj.shared.clock import monotonic, new_id, now_utc
 from aj.shared.errors import DaemonError
@@ -36,7 +36,7 @@ class Context:
         """Requests that hold it open."""
         self.used_at = monotonic()
         self.queue = Queue(home.daemon / "queue.db")
-        self.worker = Worker(Project(home, self.queue, self.journal, workshop, lent))
+        self.worker = Worker(home, self.queue, self.journal, workshop, lent)
         self._guard = RLock()
         self._lock: int | None = None
 

@@ -24,13 +24,8 @@ async def follow(feed: Feed, outcome: Callable[[], Awaitable[Json | AjError | No
         for event in events:
             yield compact({"event": to_json(event)}) + b"\n"
         if found is not None:
-            yield last_line(found)
+            last = {"error": to_wire(found)} if isinstance(found, AjError) else {"result": found}
+            yield compact(last) + b"\n"
             return
         if not events:
             yield BEAT
-
-
-def last_line(outcome: Json | AjError) -> bytes:
-    """`{"result": …}` or `{"error": …}`."""
-    body = {"error": to_wire(outcome)} if isinstance(outcome, AjError) else {"result": outcome}
-    return compact(body) + b"\n"

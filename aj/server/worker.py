@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock, Thread
@@ -64,25 +64,15 @@ class Work:
             POINTS.debug("%s: %s", self.record["id"], point)
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
-    """What one project's work needs."""
-
-    home: Home
-    queue: Queue
-    journal: Journal
-    workshop: Workshop
-    lent: Mapping[str, str]
-    """Variables of the caller who opened it, never stored."""
-
-
 class Worker:
     """Prepares in the caller's thread, sends in a thread of its own that lives while something is pending."""
 
-    def __init__(self, project: Project) -> None:
-        self._project = project
-        self._queue = project.queue
-        self._secrets = Secrets(project.lent)
+    def __init__(self, home: Home, queue: Queue, journal: Journal, workshop: Workshop, lent: Mapping[str, str]) -> None:
+        self._home = home
+        self._queue = queue
+        self._journal = journal
+        self._workshop = workshop
+        self._secrets = Secrets(lent)
         self._guard = RLock()
         self._works: dict[str, Work] = {}
         self._left: list[Entry] = []
@@ -92,7 +82,7 @@ class Worker:
     def restore(self) -> None:
         """Take up what the last daemon left: records, interrupted entries, pending entries."""
         for entry in self._queue.unrecorded():
-            if not self._project.journal.has(entry.id):
+            if not self._journal.has(entry.id):
                 self._record(entry.ticket, self._queue.record(entry.ticket), JobResult(**(entry.result or {})))
         self._left = self._queue.interrupted()
         for entry in (*self._left, *self._queue.pending()):
@@ -146,16 +136,16 @@ class Worker:
     @property
     def _witnesses(self) -> Path:
         """A file for each entry that has not ended: the pins of its archive point at it."""
-        return self._project.home.daemon / "waiting"
+        return self._home.daemon / "waiting"
 
     def _release(self, ticket: str) -> None:
         with suppress(OSError):
             (self._witnesses / ticket).unlink(missing_ok=True)
 
     def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
-        workshop, witness = self._project.workshop, self._witnesses / work.ticket
+        workshop, witness = self._workshop, self._witnesses / work.ticket
         write_file(witness, b"")
-        submissions = workshop.submissions(self._project.home, caller)
+        submissions = workshop.submissions(self._home, caller)
         frozen = submissions.prepare(spec, caller, work.emit, expect, witness)
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
@@ -171,7 +161,7 @@ class Worker:
     def _start(self) -> None:
         with self._guard:
             if self._thread is None and not self._closing.is_set():
-                self._thread = Thread(target=self._work_off, name=f"worker {self._project.home.root}", daemon=True)
+                self._thread = Thread(target=self._work_off, name=f"worker {self._home.root}", daemon=True)
                 self._thread.start()
 
     def _work_off(self) -> None:
@@ -204,7 +194,7 @@ class Worker:
             self._end(work, self._result(work, self._execute(work, *thawed)))
 
     def _execute(self, work: Work, frozen: Any, caller: Caller) -> JobResult | AjError:
-        submissions = self._project.workshop.submissions(self._project.home, caller)
+        submissions = self._workshop.submissions(self._home, caller)
         outcome = attempt(lambda: submissions.execute(frozen, caller, work.emit), work.hidden)
         if not isinstance(outcome, AjError) or isinstance(outcome, SubmissionError | OutcomeUnknownError | InputError):
             return outcome
@@ -230,13 +220,13 @@ class Worker:
 
     def _look_up(self, work: Work) -> JobResult:
         frozen, caller = self._thaw(work)
-        return self._project.workshop.submissions(self._project.home, caller).reconcile(frozen, caller, work.emit)
+        return self._workshop.submissions(self._home, caller).reconcile(frozen, caller, work.emit)
 
     def _thaw(self, work: Work) -> tuple[Any, Caller]:
         sealed = self._queue.sealed(work.ticket)
         if sealed is None:
             raise StoreError("what was to be sent is no longer in the queue's database")
-        frozen = self._project.workshop.thaw(sealed["frozen"])
+        frozen = self._workshop.thaw(sealed["frozen"])
         work.hidden = hidden_values(frozen.spec)
         return frozen, self._secrets.caller(work.ticket, sealed["caller"])
 
@@ -274,7 +264,7 @@ class Worker:
 
     def _record(self, ticket: str, record: dict[str, Json], result: JobResult) -> None:
         def write() -> None:
-            self._project.journal.append(with_result(record, result))
+            self._journal.append(with_result(record, result))
             self._queue.recorded(ticket)
 
         outcome = attempt(write)

@@ -10,7 +10,7 @@ from aj.server.azure.arm import Arm, azure_of
 from aj.server.azure.token import claims
 from aj.server.submit.aml.facts import experiment_of
 from aj.server.submit.aml.match import Cluster, Machine, parse_clusters, parse_machines
-from aj.server.submit.aml.sing import cluster_rows, image_rows, place_of_cluster, sku_of, type_rows
+from aj.server.submit.aml.sing import cluster_rows, image_rows, sku_of, type_rows
 from aj.server.submit.aml.where import configured_workspace, workspaces
 from aj.shared.errors import NotFoundError
 from aj.shared.jsonio import Json
@@ -128,7 +128,7 @@ def _skus(arm: Arm, home: Home) -> dict[str, Json]:
     del home
     offered = parse_clusters(cluster_rows(arm))
     found: dict[Machine, set[str]] = {}
-    for (_, region), rows in type_rows(arm, map(place_of_cluster, offered), nowhere).items():
+    for (_, region), rows in type_rows(arm, [cluster.place for cluster in offered], nowhere).items():
         for machine in parse_machines(rows):
             found.setdefault(machine, set()).add(region)
     return {

@@ -9,7 +9,7 @@ from functools import partial
 
 from aj.build.effects import JobReceipt, Receipt, Sealed
 from aj.server.azure.arm import ML, Arm, segment
-from aj.server.submit.aml.match import Choice, Cluster, Machine, Wish, choose, meant, parse_clusters, parse_machines
+from aj.server.submit.aml.match import Choice, Machine, Wish, choose, meant, parse_clusters, parse_machines
 from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.server.submit.aml.submit import AmlEffects
 from aj.server.submit.aml.where import PARALLEL
@@ -93,7 +93,7 @@ class SingEffects(AmlEffects):
         opts, wish, read_ns = _opts(spec), _wish(spec), now_ns()
         rows = cluster_rows(self._arm, opts.subscription_id)
         clusters = [cluster for cluster in parse_clusters(rows) if meant(wish, cluster)]
-        types = type_rows(self._arm, [place_of_cluster(cluster) for cluster in clusters], emit)
+        types = type_rows(self._arm, [cluster.place for cluster in clusters], emit)
         images = image_rows(self._arm, clusters[0].subscription) if opts.image_version and clusters else []
         ids = {cluster.id for cluster in clusters}
         offered: dict[str, Json] = {
@@ -107,11 +107,6 @@ class SingEffects(AmlEffects):
         opts = _opts(spec)
         wanted = [opts.cluster, opts.subscription_id, opts.resource_group, bool(opts.image_version), self._who()]
         return Memory(folder(self.home) / "market" / f"{digest([wanted, dict(self._arm.cloud)])[:24]}.json")
-
-
-def place_of_cluster(cluster: Cluster) -> Place:
-    """Where its instance types are listed."""
-    return cluster.subscription, cluster.region
 
 
 def sku_of(machine: Machine) -> str:
