@@ -51,10 +51,7 @@ class Context:
         record = record_of(spec)
         entry = Entry(
             ticket=f"q-{new_id()}",
-            id=spec.identity.id,
-            name=spec.name,
-            template=spec.template.name,
-            backend=spec.backend,
+            **{key: record[key] for key in ("id", "name", "template", "backend")},
             state="pending",
             enqueued_at=now_utc(),
             detail="being prepared",

@@ -35,7 +35,19 @@ from aj.server.record import provenance, record_of, result_of, with_frozen
 from aj.server.submit import Execution, get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json, read_json, sha256
-from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, StepVerdict, to_json
+from aj.shared.model import (
+    ArchiveRecord,
+    Caller,
+    Emit,
+    Event,
+    JobResult,
+    JobSpec,
+    Notice,
+    Plan,
+    StepVerdict,
+    from_json,
+    to_json,
+)
 from aj.shared.paths import Home
 from aj.shared.spec import describe, spec_from_json, spec_to_json, symbolic
 
@@ -68,15 +80,7 @@ def frozen_to_json(frozen: Frozen) -> dict[str, Json]:
 
 def frozen_from_json(document: Mapping[str, Json]) -> Frozen:
     """The inverse of `frozen_to_json`."""
-    return Frozen(
-        **{
-            **document,
-            "spec": spec_from_json(document["spec"]),
-            "archive": ArchiveRecord(**document["archive"]) if document["archive"] else None,
-            "baseline": Baseline(**document["baseline"]),
-            "notices": tuple(Notice(**notice) for notice in document["notices"]),
-        }
-    )
+    return replace(from_json(Frozen, document), spec=spec_from_json(document["spec"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class Submissions:
     home: Home
     store: Store
     executions: Callable[[str], Execution] = get_execution
+    freeze = staticmethod(frozen_to_json)
+    thaw = staticmethod(frozen_from_json)
 
     def prepare(
         self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None, witness: Path | None = None

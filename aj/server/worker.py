@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock, Thread
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aj.server.boundary import attempt
 from aj.server.events import Feed
@@ -23,6 +23,9 @@ from aj.shared.jsonio import Json, write_file
 from aj.shared.model import Caller, Event, JobResult, JobSpec, Status, to_json
 from aj.shared.paths import Home
 from aj.shared.redact import redact_text
+
+if TYPE_CHECKING:
+    from aj.server.submission import Submissions
 
 REMEMBERED = 20
 """Ended works whose events can still be followed."""
@@ -143,15 +146,14 @@ class Worker:
             (self._witnesses / ticket).unlink(missing_ok=True)
 
     def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
-        workshop, witness = self._workshop, self._witnesses / work.ticket
+        submissions, witness = self._workshop.submissions(self._home, caller), self._witnesses / work.ticket
         write_file(witness, b"")
-        submissions = workshop.submissions(self._home, caller)
         frozen = submissions.prepare(spec, caller, work.emit, expect, witness)
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
         work.passes("frozen")
         work.record = {**with_frozen(work.record, frozen), **git_state(caller)}
-        sealed = {"frozen": workshop.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
+        sealed = {"frozen": submissions.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
         with self._guard:
             if self._queue.ready(work.ticket, sealed, work.record):
                 work.phase = "waiting"
@@ -193,8 +195,7 @@ class Worker:
             work.passes("begun")
             self._end(work, self._result(work, self._execute(work, *thawed)))
 
-    def _execute(self, work: Work, frozen: Any, caller: Caller) -> JobResult | AjError:
-        submissions = self._workshop.submissions(self._home, caller)
+    def _execute(self, work: Work, submissions: Submissions, frozen: Any, caller: Caller) -> JobResult | AjError:
         outcome = attempt(lambda: submissions.execute(frozen, caller, work.emit), work.hidden)
         if not isinstance(outcome, AjError) or isinstance(outcome, SubmissionError | OutcomeUnknownError | InputError):
             return outcome
@@ -219,21 +220,23 @@ class Worker:
         self._end(work, self._result(work, outcome), state)
 
     def _look_up(self, work: Work) -> JobResult:
-        frozen, caller = self._thaw(work)
-        return self._workshop.submissions(self._home, caller).reconcile(frozen, caller, work.emit)
+        submissions, frozen, caller = self._thaw(work)
+        return submissions.reconcile(frozen, caller, work.emit)
 
-    def _thaw(self, work: Work) -> tuple[Any, Caller]:
+    def _thaw(self, work: Work) -> tuple[Submissions, Any, Caller]:
         sealed = self._queue.sealed(work.ticket)
         if sealed is None:
             raise StoreError("what was to be sent is no longer in the queue's database")
-        frozen = self._workshop.thaw(sealed["frozen"])
+        caller = self._secrets.caller(work.ticket, sealed["caller"])
+        submissions = self._workshop.submissions(self._home, caller)
+        frozen = submissions.thaw(sealed["frozen"])
         work.hidden = hidden_values(frozen.spec)
-        return frozen, self._secrets.caller(work.ticket, sealed["caller"])
+        return submissions, frozen, caller
 
-    def _thaw_whole(self, work: Work) -> tuple[Any, Caller]:
-        frozen, caller = self._thaw(work)
-        check_whole(self._queue.sealed(work.ticket)["caller"], caller)
-        return frozen, caller
+    def _thaw_whole(self, work: Work) -> tuple[Submissions, Any, Caller]:
+        thawed = self._thaw(work)
+        check_whole(self._queue.sealed(work.ticket)["caller"], thawed[2])
+        return thawed
 
     def _result(self, work: Work, outcome: JobResult | AjError) -> JobResult:
         if isinstance(outcome, OutcomeUnknownError) and outcome.hint is None:

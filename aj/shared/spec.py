@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aj.shared.job.naming import stable_identity
-from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Options, Shape, Source, to_json
+from aj.shared.model import Identity, JobSpec, Notice, Options, Shape, from_json, to_json
 from aj.shared.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,22 +92,5 @@ def spec_to_json(spec: JobSpec) -> dict[str, Any]:
 
 def spec_from_json(document: Mapping[str, Any]) -> JobSpec:
     """The inverse of `spec_to_json`, with `backend_spec` typed by its service."""
-    template = document["template"]
-    return JobSpec(
-        **{
-            **document,
-            "identity": Identity(**document["identity"]),
-            "shape": Shape(**document["shape"]),
-            "setup": tuple(document["setup"]),
-            "argv": tuple(document["argv"]),
-            "secret_env": tuple(document["secret_env"]),
-            "storage": tuple(Mount(**mount) for mount in document["storage"]),
-            "ignore": tuple(document["ignore"]),
-            "backend_spec": describe(document["service"]).load_spec_backend(document["backend_spec"]),
-            "template": MergedTemplate(
-                name=template["name"],
-                raw=template["raw"],
-                sources=tuple(Source(**source) for source in template["sources"]),
-            ),
-        }
-    )
+    spec = from_json(JobSpec, document)
+    return replace(spec, backend_spec=describe(spec.service).load_spec_backend(document["backend_spec"]))
