@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
+from types import UnionType
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from aj.shared.jsonio import Json
@@ -268,7 +269,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], document: Mapping[str, Any]) -> T:
-    """The inverse of `to_json`: objects become the dataclasses that the fields name, lists of tuples' fields tuples.
+    """The inverse of `to_json`: objects become the dataclasses, and lists the tuples, that the fields name.
 
     `TypeError` for a key that is missing or too many.
     """
@@ -280,12 +281,11 @@ _hints: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    inner = get_args(hint)
-    if isinstance(value, Mapping):
-        named = next((each for each in inner or (hint,) if is_dataclass(each)), None)
-        return from_json(named, value) if isinstance(named, type) else value
-    if isinstance(value, list) and get_origin(hint) is tuple:
-        return tuple(_typed(inner[0], item) for item in value)
+    for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        if isinstance(value, Mapping) and isinstance(kind, type) and is_dataclass(kind):
+            return from_json(kind, value)
+        if isinstance(value, list) and get_origin(kind) is tuple:
+            return tuple(_typed(get_args(kind)[0], item) for item in value)
     return value
 
 
