@@ -7,14 +7,14 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from aj.shared.clock import new_id, now_ns
 from aj.shared.errors import StoreError
-from aj.shared.jsonio import compact, read_json, sync_folder, write_file
+from aj.shared.jsonio import compact, locked, read_json, sync_folder, write_file
 from aj.shared.model import ArchiveRecord, Emit, Event, nowhere
 
 LIMIT = 20 << 30
@@ -210,14 +210,8 @@ class Store:
                 freed += size if take(item) else 0
         return freed
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+    def _exclusive(self) -> AbstractContextManager[int]:
+        return locked(self.folder / "lock")
 
     def _check_owner(self) -> None:
         # The folder above may be a system's own, such as a scratch disk; another user's could exchange ours.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from aj.build.store import Store
 from aj.server.record import provenance, record_of, result_of, with_frozen
 from aj.server.submit import Execution, get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
-from aj.shared.jsonio import Json, read_json, sha256
+from aj.shared.jsonio import Json, locked, read_json, sha256
 from aj.shared.model import (
     ArchiveRecord,
     Caller,
@@ -265,16 +264,14 @@ class Submissions:
     def _locked(self, emit: Emit) -> Iterator[None]:
         """One build at a time in a project, in whatever process it runs."""
         self.home.build.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self.home.build / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        lock = self.home.build / "lock"
+        with ExitStack() as stack:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
                 emit(Event("wait", "another build of this project is running"))
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                stack.enter_context(locked(lock))
             yield
-        finally:
-            os.close(fd)
 
 
 def _result(frozen: Frozen, receipt: JobReceipt) -> JobResult:
