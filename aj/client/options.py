@@ -68,15 +68,8 @@ def build(call: Call, words: JobWords, identity: Identity, via: str | None = Non
     from aj.shared.job.build import Invocation, build_spec
     from aj.shared.template.template import load_template
 
-    invocation = Invocation(
-        argv=words.argv,
-        cwd=call.cwd,
-        nodes=words.nodes,
-        processes=words.processes,
-        processes_per_node=words.processes_per_node,
-        env=words.env,
-        via=via,
-    )
+    shape = (words.nodes, words.processes, words.processes_per_node)
+    invocation = Invocation(words.argv, call.cwd, *shape, words.env, via)
     template = load_template(call.home, chosen_template(call, words))
     built = build_spec(template, invocation, identity)
     if via == amlt.NAME:

@@ -21,12 +21,18 @@ from aj.shared.paths import Home
 JOBS_COUNTED = 1_000
 """The newest jobs of a workspace, from which its experiments are told."""
 _WORKSPACE = {
-    "name": "name", "resource_group": "resourceGroup",
-    "subscription_id": "subscriptionId", "location": "location",
+    "name": "name",
+    "resource_group": "resourceGroup",
+    "subscription_id": "subscriptionId",
+    "location": "location",
 }
 _COMPUTE = {
-    "type": "computeType", "size": "vmSize", "priority": "vmPriority",
-    "nodes": "currentNodeCount", "max_nodes": "maxNodeCount", "state": "provisioningState",
+    "type": "computeType",
+    "size": "vmSize",
+    "priority": "vmPriority",
+    "nodes": "currentNodeCount",
+    "max_nodes": "maxNodeCount",
+    "state": "provisioningState",
 }
 """Our names → Azure's."""
 

@@ -116,7 +116,9 @@ class LocalEffects(NothingToUpload):
         job = {
             "kind": "local_job",
             **{key: record[key] for key in _OF_THE_RECORD},
-            "azure_name": sealed.spec.name, "grace_seconds": self.term_grace_seconds, **created,
+            "azure_name": sealed.spec.name,
+            "grace_seconds": self.term_grace_seconds,
+            **created,
             **dict.fromkeys(("ended_at", "reason", "exit_code")),
         }
         return Order(
