@@ -12,6 +12,8 @@ from aj.shared.errors import ReadOnlyError, SubmissionError
 from aj.shared.jsonio import Json
 from aj.shared.model import Emit, JobSpec
 
+_FILES = {"code": "code.tar.gz", "bootstrap": "bootstrap.sh"}
+
 
 @dataclass(frozen=True, slots=True)
 class Upload:
@@ -24,6 +26,16 @@ class Upload:
     path: Path
     job_id: str = "00000000"
     """The AJ_ID of the job that needs it: names what an upload leaves for a moment at the remote."""
+
+    @property
+    def file(self) -> str:
+        """The last part of its name at a remote."""
+        return _FILES[self.name]
+
+    @property
+    def place(self) -> str:
+        """Its name at a remote, below the folder that is ours: its digest, then what it is."""
+        return f"{self.sha256}/{self.file}"
 
 
 @dataclass(frozen=True, slots=True)

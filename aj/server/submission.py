@@ -162,18 +162,17 @@ class Submissions:
                 steps = writes(sealed, effects, frozen.facts, folder / "receipts", emit)
                 receipt = job_receipt(bring_up_to_date(steps, folder / "receipts.db", emit)["submit"].target)
             except OutcomeUnknownError as error:
-                receipt = self._look_up(frozen, effects, error, emit)
+                receipt = self._look_up(frozen, caller, error, emit)
         self._remember(frozen, emit)
         return _result(frozen, receipt)
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
-        """After a crash between send and record: adopt our job by its own name; never a second write."""
-        effects = ReadOnly(self.executions(frozen.spec.backend).effects(self.home, caller))
+        """After a crash between send and record: adopt our job by its own name; it is never sent again."""
         error = OutcomeUnknownError(
             f"the daemon stopped while `{frozen.spec.name}` was being submitted",
             hint=f"look for `{frozen.spec.name}` with `aj job show {frozen.spec.identity.id}` before you run it again",
         )
-        receipt = self._look_up(frozen, effects, error, emit)
+        receipt = self._look_up(frozen, caller, error, emit)
         self._remember(frozen, emit)
         return _result(frozen, receipt)
 
@@ -194,18 +193,19 @@ class Submissions:
         except OSError as error:
             emit(Event("warning", f"the next plan compares with an older run: {error}"))
 
-    def _look_up(self, frozen: Frozen, effects: Effects, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
-        emit(Event("note", f"the answer was lost; looking for `{frozen.spec.name}`"))
+    def _look_up(self, frozen: Frozen, caller: Caller, error: OutcomeUnknownError, emit: Emit) -> JobReceipt:
+        spec, execution = frozen.spec, self.executions(frozen.spec.backend)
+        emit(Event("note", f"the answer was lost; looking for `{spec.name}`"))
         try:
-            receipt = effects.find(frozen.spec, frozen.facts)
+            receipt = ReadOnly(execution.effects(self.home, caller)).find(spec, frozen.facts)
         except AjError as failure:
             raise error from failure
+        left = execution.settle(caller, spec, frozen.facts, receipt)
         if receipt is None:
-            raise SubmissionError(
-                f"`{frozen.spec.name}` was not created: {error.message}", hint="nothing runs; submit it again"
-            ) from error
+            hint = "; ".join(filter(None, ("nothing runs; submit it again", left)))
+            raise SubmissionError(f"`{spec.name}` was not created: {error.message}", hint=hint) from error
         adopted = "adopted: the job was found after its answer was lost"
-        return replace(receipt, note="\n".join(filter(None, (adopted, receipt.note))))
+        return replace(receipt, note="\n".join(filter(None, (adopted, left, receipt.note))))
 
     def _plan(self, spec: JobSpec, caller: Caller, effects: Effects | None, emit: Emit) -> Plan:
         folder = self._line(spec)

@@ -68,7 +68,7 @@ def upload(way: str, job: dict[str, str]) -> None:
     service = BlobServiceClient(job["url"], credential=job["key"], connection_verify=job["ca"])
     container: ContainerClient = service.create_container(f"bench-{way}-{os.getpid()}")
     arm = Arm({"storage_scope": "s"}, Known({}, ""), http_client({"SSL_CERT_FILE": job["ca"]}))
-    store = BlobStore(arm, job["url"], job["account"], container.container_name, "None", dict, "")
+    store = BlobStore(arm, job["url"], job["account"], container.container_name, scope="")
     path = Path(job["file"])
     store.present(Upload("bootstrap", "0" * 64, 1, path))
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak, which a child has from its parent

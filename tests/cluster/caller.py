@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from aj.build.effects import Receipt, Upload
 from aj.build.store import Store
 from aj.server.submission import Frozen, Submissions
-from aj.server.submit import get_execution
-from aj.server.submit.volcano.submit import VolcanoEffects
 from aj.shared.job.build import Invocation, build_spec
-from aj.shared.model import Caller, Emit, Event, Identity, JobResult, Plan
+from aj.shared.model import Caller, Event, Identity, JobResult, Plan
 from aj.shared.paths import Home
 from aj.shared.template.template import load_template
+from tests.azure.cloud import Azure
 from tests.cluster.prepare import assets
 
 TEMPLATE = """\
@@ -56,6 +56,8 @@ class Person:
     kubeconfig: Path
     kubectl: Path
     events: list[Event] = field(default_factory=list)
+    azure: Azure | None = None
+    """Where they are logged in."""
 
     def __post_init__(self) -> None:
         self.home = Home(self.folder / "project" / ".azure_jobs")
@@ -71,12 +73,10 @@ class Person:
 
     @property
     def caller(self) -> Caller:
-        env = {
-            "PATH": str(self.folder / "bin"),
-            "HOME": str(self.folder),
-            "KUBECONFIG": str(self.kubeconfig),
-        }
-        return Caller(str(self.home.root.parent), env)
+        env = self.azure.env() if self.azure else {}
+        path = [self.folder / "bin", *([self.azure.az.folder] if self.azure else [])]
+        own = {"PATH": ":".join(map(str, path)), "HOME": str(self.folder), "KUBECONFIG": str(self.kubeconfig)}
+        return Caller(str(self.home.root.parent), {**env, **own})
 
     def prepare(self, identity: str = "0badcafe", nodes: int = 2, env: Mapping[str, str] | None = None) -> Frozen:
         """Everything before the first write."""
@@ -114,41 +114,37 @@ def a_kubectl() -> Path:
     return found[0]
 
 
-SAS = "sv=2024&sig=hush%2Fhush%3D"
-BLOB_TEMPLATE = (
-    TEMPLATE
-    + "  storage: {out: {storage_account_name: teamdata, container_name: outputs}}\n"
-    + "  _extra: {code_upload: {strategy: blob, blob: {storage_account: team, container: jobs, sas_expiry_days: 2}}}\n"
-)
+CODE = """\
+  _extra: {code_upload: {strategy: blob, blob: {storage_account: ajstoreone, container: CODE, sas_expiry_days: 2}}}
+"""
+MOUNT = "  storage: {out: {storage_account_name: ajstoretwo, container_name: OUT}}\n"
 
 
-class Blobs:
-    """Blob storage that has everything it was sent, and signs what it is asked for."""
+@dataclass(frozen=True)
+class Storage:
+    """Two new containers in Azure: `code` of ajstoreone, `out` of ajstoretwo."""
 
-    def __init__(self) -> None:
-        self.sent: dict[str, bytes] = {}
+    azure: Azure
+    code: str
+    out: str
 
-    @classmethod
-    def instead(cls, person: Person) -> Blobs:
-        """The jobs of this person use this one from now on."""
-        store, execution = cls(), get_execution("volcano")
-        effects: Callable[[Home, Caller], VolcanoEffects] = lambda home, caller: VolcanoEffects(caller, store.of)  # noqa: E731
-        person.work = replace(person.work, executions=lambda service: replace(execution, effects=effects))
-        return store
+    def template(self, text: str = TEMPLATE + MOUNT + CODE) -> str:
+        """A template whose CODE and OUT are these."""
+        return text.replace("CODE", self.code).replace("OUT", self.out)
 
-    def of(self, caller: Caller, account: str, container: str) -> Blobs:
-        return self
+    def blobs(self) -> dict[str, bytes]:
+        """What lies where the code belongs."""
+        container = self.azure.blobs("ajstoreone").get_container_client(self.code)
+        return {blob.name: container.download_blob(blob.name).readall() for blob in container.list_blobs()}
 
-    def present(self, path: str, upload: Upload) -> Receipt | None:
-        return Receipt(f"https://x/{path}", "1", upload.sha256, upload.size) if path in self.sent else None
 
-    def upload(self, path: str, upload: Upload, emit: Emit) -> Receipt:
-        self.sent[path] = upload.path.read_bytes()
-        return Receipt(f"https://x/{path}", "1", upload.sha256, upload.size)
-
-    def read_sas(self, path: str, days: int) -> str:
-        assert path in self.sent and days == 2
-        return f"https://x/{path}?{SAS}"
-
-    def mount_sas(self, days: int) -> tuple[str, str]:
-        return "https://teamdata.blob.core.windows.net", SAS
+def storage_of(person: Person, azure: Azure) -> Storage:
+    """What a person gets who is logged in to Azure; their template needs it from now on."""
+    made = Storage(azure, f"code-{uuid4().hex}", f"out-{uuid4().hex}")
+    azure.blobs("ajstoreone").create_container(made.code)
+    azure.blobs("ajstoretwo").create_container(made.out)
+    config = {"cloud": {"arm": azure.arm, "blob": f"{azure.blob}/{{account}}"}}
+    (person.home.root / "aj_config.json").write_text(json.dumps(config))
+    person.azure = azure
+    person.write(made.template())
+    return made

@@ -53,7 +53,8 @@ _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 class Fault:
     """What happens to requests of a method whose path matches, `times` times.
 
-    `do`: `lose` carries out and drops the answer, `drop` only drops, a number answers with that status, `hang` waits.
+    `do`: `lose` carries out and drops the answer, `drop` only drops, a number answers with that status and `text`, in
+    which `{body}` is what was sent; `hang` waits.
     """
 
     method: str
@@ -155,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.double.requests.append((method, url.path, body))
         fault = self._fault(method, url.path)
         if fault and isinstance(fault.do, int):
-            return self._status(fault.do, fault.text)
+            return self._status(fault.do, fault.text.replace("{body}", json.dumps(body)))
         if fault and fault.do in ("drop", "hang"):
             time.sleep(30 if fault.do == "hang" else 0)
             return self._drop()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aj.build.effects import Upload
-from aj.server.submit.volcano.upload import place, with_bootstrap
+from aj.server.submit.volcano.upload import with_bootstrap
 
 GNU = (
     *("bash", "sh", "tar", "gzip", "sha256sum", "mkdir", "mv", "rm", "ln", "readlink", "chmod", "sleep", "tail", "cat"),
@@ -56,7 +56,7 @@ class Cluster:
     def put_code(self, upload: Upload) -> None:
         """What the upload leaves on the shared volume."""
         for each in with_bootstrap(upload):
-            target = self.folder / "volume" / ".aj" / place(each)
+            target = self.folder / "volume" / ".aj" / each.place
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each.path, target)
 

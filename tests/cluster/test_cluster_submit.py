@@ -17,7 +17,8 @@ from aj.shared.job.build import Invocation, build_spec
 from aj.shared.model import Identity
 from aj.shared.template.template import load_template
 from aj.shared.yaml import dump
-from tests.cluster.caller import BLOB_TEMPLATE, TEMPLATE, Blobs, Person, kubectls
+from tests.azure.cloud import Azure
+from tests.cluster.caller import TEMPLATE, Person, Storage, kubectls, storage_of
 from tests.cluster.kube import Kube
 
 pytestmark = pytest.mark.timeout(300)  # the first test of a worker waits for its server
@@ -51,9 +52,10 @@ def team(kube: Kube, tmp_path: Path, request: pytest.FixtureRequest) -> Team:
 
 
 @pytest.fixture
-def blobs(team: Team) -> Blobs:
-    team.write(BLOB_TEMPLATE)
-    return Blobs.instead(team.person)
+def storage(team: Team, azure: Azure) -> Storage:
+    made = storage_of(team.person, azure)
+    team.write(made.template())
+    return made
 
 
 def left(kube: Kube, namespace: str, kind: str) -> list[str]:
@@ -61,7 +63,7 @@ def left(kube: Kube, namespace: str, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kubectl", kubectls(), ids=lambda path: path.name)
-def test_a_job_and_the_secret_that_it_owns(kube: Kube, team: Team, blobs: Blobs, kubectl: Path) -> None:
+def test_a_job_and_the_secret_that_it_owns(kube: Kube, team: Team, storage: Storage, kubectl: Path) -> None:
     (team.person.folder / "bin" / "kubectl").unlink()
     (team.person.folder / "bin" / "kubectl").symlink_to(kubectl)
     name = str(team.person.run().azure_name)
@@ -77,7 +79,7 @@ def test_a_job_and_the_secret_that_it_owns(kube: Kube, team: Team, blobs: Blobs,
     )
 
 
-def test_a_job_that_the_server_refuses_leaves_nothing(kube: Kube, team: Team, blobs: Blobs) -> None:
+def test_a_job_that_the_server_refuses_leaves_nothing(kube: Kube, team: Team, storage: Storage) -> None:
     frozen = team.person.prepare()
     broken = json.loads(json.dumps(frozen.payload))
     broken["spec"]["tasks"][0]["replicas"] = "two"

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 
+from aj.server.submit.volcano.kubectl import Kubectl
 from aj.shared.errors import AjError, ConfigError, OutcomeUnknownError, SubmissionError
-from tests.cluster.caller import BLOB_TEMPLATE, SAS, TEMPLATE, Blobs, Person, a_kubectl, kubectls
+from tests.azure.cloud import Azure
+from tests.azure.fake_az import NOT_LOGGED_IN
+from tests.cluster.caller import CODE, TEMPLATE, Person, Storage, a_kubectl, kubectls, storage_of
 from tests.cluster.double import Double, Fault, serving
 from tests.cluster.pod import GNU, Cluster, getent, tools
 
@@ -249,11 +256,11 @@ def test_a_context_or_a_cluster_that_is_not_there(person: Person, cluster: Doubl
 
 @pytest.mark.parametrize("code", [400, 403, 404, 409, 422, 500])
 def test_a_refused_job_leaves_nothing(person: Person, cluster: Double, code: int) -> None:
-    """Denied by the webhook (400), webhook down (500), forbidden, invalid: an answer is believed after one look."""
+    """Denied by the webhook (400), webhook down (500), forbidden, invalid: the server's own words are told."""
     cluster.faults.append(Fault("POST", "/jobs$", code))
     with pytest.raises(SubmissionError, match="the webhook denied the request") as caught:
         person.run()
-    assert "did not take `train-0badcafe`" in caught.value.message
+    assert re.search("did not take `train-0badcafe`|`train-0badcafe` was not created", caught.value.message)
     assert cluster.names("jobs") == cluster.names("pods") == cluster.names("secrets") == []
     assert writes(cluster).count("POST jobs") == 1
 
@@ -269,7 +276,7 @@ def test_a_lost_answer_is_looked_up_never_sent_again(person: Person, cluster: Do
     cluster.faults.append(Fault("POST", "/jobs$", "lose"))
     result = person.run()
     assert cluster.names("jobs") == [result.azure_name] and writes(cluster).count("POST jobs") == 1
-    assert "the answer to the creation was lost, but the job is there" in person.told("note")
+    assert "adopted: the job was found after its answer was lost" in (result.note or "")
 
 
 def test_a_large_job_is_found_too(person: Person, cluster: Double) -> None:
@@ -282,7 +289,7 @@ def test_a_large_job_is_found_too(person: Person, cluster: Double) -> None:
 
 def test_a_dropped_creation_is_looked_for_and_surely_absent(person: Person, cluster: Double) -> None:
     cluster.faults.append(Fault("POST", "/jobs$", "drop"))
-    with pytest.raises(SubmissionError, match="did not take"):
+    with pytest.raises(SubmissionError, match="was not created"):
         person.run()
     assert cluster.names("jobs") == [] and writes(cluster).count("POST jobs") == 1
 
@@ -292,7 +299,7 @@ def test_a_creation_that_times_out_is_looked_for_and_surely_absent(
 ) -> None:
     monkeypatch.setattr("aj.server.submit.volcano.kubectl.REQUEST_SECONDS", 2)
     cluster.faults.append(Fault("POST", "/jobs$", "hang"))
-    with pytest.raises(SubmissionError, match="did not take"):
+    with pytest.raises(SubmissionError, match="was not created"):
         person.run()
     assert cluster.names("jobs") == []
 
@@ -358,10 +365,9 @@ def test_a_helper_that_cannot_be_removed_is_named(person: Person, cluster: Doubl
 
 
 @pytest.fixture
-def blobs(person: Person) -> Blobs:
-    """A person whose template takes code by Blob storage and mounts a container."""
-    person.write(BLOB_TEMPLATE)
-    return Blobs.instead(person)
+def storage(person: Person, azure: Azure) -> Storage:
+    """Azurite, where the person's template wants the code and has a container to mount."""
+    return storage_of(person, azure)
 
 
 def secret_of(cluster: Double) -> Any:
@@ -369,7 +375,12 @@ def secret_of(cluster: Double) -> Any:
     return cluster.objects["secrets", "default", name]
 
 
-def test_credentials_travel_in_a_secret_that_the_job_owns(person: Person, cluster: Double, blobs: Blobs) -> None:
+def signatures(secret: Any) -> set[str]:
+    """What must be seen nowhere but in the Secret."""
+    return set(re.findall(r"sig=([^&\"]+)", " ".join(secret["stringData"].values())))
+
+
+def test_credentials_travel_in_a_secret_that_the_job_owns(person: Person, cluster: Double, storage: Storage) -> None:
     result = person.run()
     job = cluster.objects["jobs", "default", str(result.azure_name)]
     secret = secret_of(cluster)
@@ -386,46 +397,282 @@ def test_credentials_travel_in_a_secret_that_the_job_owns(person: Person, cluste
     }
     assert secret["metadata"]["ownerReferences"] == [owner]
     assert set(secret["stringData"]) == {"code.url", "bootstrap.url", "out.yaml"}
-    assert all(SAS in text for text in secret["stringData"].values())
     pod = job["spec"]["tasks"][0]["template"]["spec"]
     assert {"name": "credentials", "secret": {"secretName": secret["metadata"]["name"], "defaultMode": 292}} in pod[
         "volumes"
     ]
-    assert len(blobs.sent) == 2 and all(path.startswith("aj-code/") for path in blobs.sent)
     everything = str([job, result, person.events]) + "".join(
         path.read_text(errors="replace") for path in person.home.root.rglob("*") if path.is_file()
     )
-    assert "hush" not in everything
+    assert len(signatures(secret)) == 3
+    assert not [each for each in signatures(secret) if each in everything or unquote(each) in everything]
 
 
-def test_a_refused_job_takes_its_secret_along(person: Person, cluster: Double, blobs: Blobs) -> None:
+def test_what_a_secret_opens_and_for_how_long(person: Person, cluster: Double, storage: Storage) -> None:
+    """One file each, to be read, for the days that the template says; a whole container for as long as Azure allows."""
+    import httpx
+
+    person.run()
+    texts = secret_of(cluster)["stringData"]
+    mount = json.loads(texts["out.yaml"])["azstorage"]
+    assert (mount["account-name"], mount["container"], mount["mode"]) == ("ajstoretwo", storage.out, "sas")
+    now, day = datetime.now(UTC), timedelta(days=1)
+    for text, longest in (
+        (texts["code.url"], 2 * day),
+        (texts["bootstrap.url"], 2 * day),
+        ("?" + mount["sas"], 7 * day),
+    ):
+        given = dict(parse_qsl(urlsplit(text).query))
+        start, end, key_end = (datetime.fromisoformat(given[name]) for name in ("st", "se", "ske"))
+        assert timedelta(minutes=14) < now - start < timedelta(minutes=17), "clocks differ"
+        assert end == key_end and longest - timedelta(minutes=17) < end - now <= longest
+        assert end - start <= 7 * day, "or it ends with its key, silently"
+        assert "skoid" in given, "signed by the caller's own delegation, not by a key of the account"
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(storage.azure.ca_file))) as anybody:
+        assert anybody.get(texts["code.url"]).content == next(
+            content for name, content in storage.blobs().items() if name.endswith("code.tar.gz")
+        )
+        refused = {403, 404}
+        put = {"x-ms-blob-type": "BlockBlob", "x-ms-version": "2023-11-03"}
+        assert anybody.put(texts["code.url"], content=b"evil", headers=put).status_code in refused
+        other = texts["code.url"].replace("code.tar.gz", "other.tar.gz")
+        assert anybody.get(other).status_code in refused
+        place, sas = f"{mount['endpoint']}/{mount['container']}", mount["sas"]
+        # What blobfuse2 does for a file system: write, list, read, remove.
+        assert anybody.put(f"{place}/a/b.txt?{sas}", content=b"log", headers=put).status_code == 201
+        assert "a/b.txt" in anybody.get(f"{place}?restype=container&comp=list&{sas}").text
+        assert anybody.get(f"{place}/a/b.txt?{sas}").content == b"log"
+        assert anybody.delete(f"{place}/a/b.txt?{sas}").status_code == 202
+
+
+@pytest.mark.parametrize("fetcher", ["curl", "wget", "python3"])
+def test_the_pods_fetch_their_code_by_https(
+    person: Person, cluster: Double, storage: Storage, tmp_path: Path, fetcher: str
+) -> None:
+    """From the project to the process by Blob storage: each address in the Secret is all that a pod has."""
+    person.write(storage.template(TEMPLATE + CODE))
+    name = str(person.run().azure_name)
+    path = tools(tmp_path / "image", [tool for tool in GNU if tool not in {"curl", "wget", "python3"} - {fetcher}])
+    (path / "uv").write_text(f'#!/bin/sh\nshift; exec {sys.executable} "$@"\n')
+    (path / "uv").chmod(0o755)
+    getent(path, tmp_path / "dns")
+    made = Cluster(name, cluster.objects["jobs", "default", name], tmp_path, path)
+    made.answer(f"{name}-master-0.{name}")
+    ca = str(storage.azure.ca_file)
+    (tmp_path / ".wgetrc").write_text(f"ca_certificate = {ca}\n")
+    trust = {"CURL_CA_BUNDLE": ca, "SSL_CERT_FILE": ca, "WGETRC": str(tmp_path / ".wgetrc")}
+    for task in ("master", "worker"):
+        made.command(task)
+        for file, text in secret_of(cluster)["stringData"].items():
+            (tmp_path / f"{task}-0" / "aj" / "credentials" / file).write_text(text)
+        done = made.run(task, 0, **trust)
+        assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+        assert not [each for each in signatures(secret_of(cluster)) if each in done.stderr]
+
+
+def test_code_that_is_up_there_is_not_sent_again(person: Person, cluster: Double, storage: Storage) -> None:
+    person.run()
+    before = storage.blobs()
+    assert len(before) == 2 and all(re.fullmatch(r"aj-code/[0-9a-f]{64}/(code.tar.gz|bootstrap.sh)", p) for p in before)
+    with storage.azure.window() as seen:
+        person.run(identity="0000beef")
+    assert not [line for line in seen.lines() if line.startswith("PUT")] and storage.blobs() == before
+    plan = person.plan()
+    assert [(step.name, step.verdict) for step in plan.steps if step.kind == "write"] == [
+        ("upload-code", "reuse"),
+        ("submit", "would"),
+    ]
+    with storage.azure.window() as seen:
+        (person.home.root.parent / "train.py").write_text("print('again')\n")
+        person.run(identity="0000beee")
+    assert len([line for line in seen.lines() if line.startswith("PUT") and line.endswith("201")]) == 1
+    assert len(storage.blobs()) == 3
+
+
+def test_a_plan_writes_nothing_to_blob_storage(person: Person, cluster: Double, storage: Storage) -> None:
+    with storage.azure.window() as seen:
+        plan = person.plan()
+    assert [step.verdict for step in plan.steps if step.kind == "write"] == ["would", "would"]
+    assert storage.blobs() == {} and writes(cluster) == []
+    assert {line.split()[0] for line in seen.lines()} <= {"HEAD", "POST"}
+
+
+BLOB_REFUSALS: dict[str, tuple[Callable[[Storage], Any], str, str]] = {
+    "no_container": (
+        lambda storage: storage.azure.blobs("ajstoreone").delete_container(storage.code),
+        "the container `CODE` of `ajstoreone` does not exist",
+        "az storage container create --account-name ajstoreone --name CODE",
+    ),
+    "no_mount": (
+        lambda storage: storage.azure.blobs("ajstoretwo").delete_container(storage.out),
+        "the container `OUT` of `ajstoretwo` does not exist",
+        "--name OUT",
+    ),
+    "no_role": (
+        lambda storage: storage.azure.control("account", name="ajstoretwo", data_role=False),
+        "no data role on the container `OUT` of `ajstoretwo`",
+        "Storage Blob Data Contributor",
+    ),
+    "no_delegation": (
+        lambda storage: storage.azure.fault("refuse", "POST Blob /ajstoretwo/", "blob", code="role", times=9),
+        "may not give others access to the storage account `ajstoretwo`",
+        "Storage Blob Delegator",
+    ),
+    "firewall": (
+        lambda storage: storage.azure.control("account", name="ajstoreone", firewall_open=False),
+        "a network rule of the storage account `ajstoreone`",
+        "firewall",
+    ),
+    "no_login": (lambda storage: storage.azure.az.behave(error=NOT_LOGGED_IN), "az login", "az login"),
+}
+
+
+@pytest.mark.parametrize("change,message,way", BLOB_REFUSALS.values(), ids=BLOB_REFUSALS)
+def test_what_azure_would_refuse_is_said_before_anything_is_written(
+    person: Person, cluster: Double, storage: Storage, change: Callable[[Storage], Any], message: str, way: str
+) -> None:
+    change(storage)
+    with pytest.raises(AjError) as caught:
+        person.prepare()
+    told = f"{caught.value.message} {caught.value.hint}"
+    assert storage.template(message) in caught.value.message and storage.template(way) in told, told
+    assert writes(cluster) == []
+
+
+def test_a_login_never_travels_in_clear(person: Person, cluster: Double, storage: Storage) -> None:
+    config = {"cloud": {"arm": storage.azure.arm, "blob": "http://127.0.0.1:1/{account}"}}
+    (person.home.root / "aj_config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="must not travel in clear") as caught:
+        person.prepare()
+    assert "https://" in (caught.value.hint or "") and writes(cluster) == []
+
+
+def test_a_refused_job_takes_its_secret_along(person: Person, cluster: Double, storage: Storage) -> None:
     cluster.faults.append(Fault("POST", "/jobs$", 400))
     with pytest.raises(SubmissionError) as caught:
         person.run()
     assert cluster.names("secrets") == [] and caught.value.hint is None
 
 
-def test_a_secret_stays_while_nobody_knows(person: Person, cluster: Double, blobs: Blobs) -> None:
-    cluster.faults += [Fault("POST", "/jobs$", "lose"), Fault("GET", "/namespaces/default/jobs$", 500, 99)]
-    with pytest.raises(OutcomeUnknownError) as caught:
+@pytest.mark.parametrize("do", ["drop", 500])
+def test_a_job_that_surely_is_absent_takes_its_secret_along(
+    person: Person, cluster: Double, storage: Storage, do: str | int
+) -> None:
+    cluster.faults.append(Fault("POST", "/jobs$", do, text="etcdserver: request timed out"))
+    with pytest.raises(SubmissionError, match="was not created") as caught:
         person.run()
+    assert cluster.names("secrets") == cluster.names("jobs") == [] and "submit it again" in (caught.value.hint or "")
+
+
+def test_a_job_that_is_found_gets_its_secret(person: Person, cluster: Double, storage: Storage) -> None:
+    cluster.faults.append(Fault("POST", "/jobs$", "lose"))
+    result = person.run()
+    (owner,) = secret_of(cluster)["metadata"]["ownerReferences"]
+    assert owner["name"] == result.azure_name and "adopted" in (result.note or "")
+
+
+def test_a_secret_stays_while_nobody_knows_and_goes_when_somebody_does(
+    person: Person, cluster: Double, storage: Storage
+) -> None:
+    frozen = person.prepare()
+    cluster.faults += [Fault("POST", "/jobs$", "drop"), Fault("GET", "/namespaces/default/jobs$", 500, 99)]
+    with pytest.raises(OutcomeUnknownError) as caught:
+        person.submit(frozen)
     assert cluster.names("secrets") == ["train-0badcafe-credentials"]
+    assert "delete secret train-0badcafe-credentials" in (caught.value.hint or "")
+    cluster.faults.clear()
+    with pytest.raises(SubmissionError, match="was not created"):
+        person.work.reconcile(frozen, person.caller, person.events.append)
+    assert cluster.names("secrets") == []
+
+
+class Died(BaseException):
+    """The daemon, at this very place."""
+
+
+@pytest.mark.parametrize("place", ["secret", "job"])
+def test_a_daemon_that_died_on_the_way_leaves_no_secret_of_nobody(
+    person: Person, cluster: Double, storage: Storage, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Between Secret and Job the Secret goes; between Job and its ownership the Job gets it."""
+    frozen = person.prepare()
+    target = (
+        "aj.server.submit.volcano.kubectl.Kubectl.create"
+        if place == "secret"
+        else "aj.server.submit.volcano.storage.own"
+    )
+    create = Kubectl.create
+
+    def dies(kubectl: Kubectl, document: Any, *more: Any) -> str:
+        if place == "job" or document["kind"] == "Job":
+            raise Died
+        return create(kubectl, document, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, dies)
+        with pytest.raises(Died):
+            person.submit(frozen)
+    assert "ownerReferences" not in secret_of(cluster)["metadata"]
+    if place == "secret":
+        with pytest.raises(SubmissionError, match="was not created"):
+            person.work.reconcile(frozen, person.caller, person.events.append)
+        assert cluster.names("secrets") == cluster.names("jobs") == []
+    else:
+        found = person.work.reconcile(frozen, person.caller, person.events.append)
+        assert secret_of(cluster)["metadata"]["ownerReferences"][0]["name"] == found.azure_name
+
+
+def test_a_secret_that_cannot_be_removed_is_named(person: Person, cluster: Double, storage: Storage) -> None:
+    cluster.faults += [Fault("POST", "/jobs$", "drop"), Fault("DELETE", "/secrets/", 500, 99)]
+    with pytest.raises(SubmissionError, match="was not created") as caught:
+        person.run()
     assert "delete secret train-0badcafe-credentials" in (caught.value.hint or "")
 
 
-def test_a_secret_that_cannot_be_made_stops_all(person: Person, cluster: Double, blobs: Blobs) -> None:
+def test_a_daemon_that_died_while_it_sent_the_code_leaves_no_helper(
+    person: Person, cluster: Double, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = person.prepare()
+
+    def dies(*words: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aj.server.submit.volcano.upload.VolumeUploader._script", dies)
+        patch.setattr("aj.server.submit.volcano.upload.VolumeUploader._remove", lambda *words: None)
+        with pytest.raises(Died):
+            person.submit(frozen)
+    assert cluster.names("pods") == ["aj-upload-0badcafe"]
+    with pytest.raises(SubmissionError, match="was not created"):
+        person.work.reconcile(frozen, person.caller, person.events.append)
+    assert cluster.names("pods") == []
+
+
+def test_a_secret_left_from_before_is_in_nobodys_way(person: Person, cluster: Double, storage: Storage) -> None:
+    """Its name has another AJ_ID; one of the very same name is neither overwritten nor removed, but told."""
+    old = {"code.url": "old"}
+    cluster.put("secrets", "train-0000beef-credentials", "default", stringData=old)
+    assert person.run().azure_name
+    with pytest.raises(SubmissionError, match="already exists") as caught:
+        person.run(identity="0000beef")
+    assert "delete secret train-0000beef-credentials" in (caught.value.hint or "")
+    assert cluster.objects["secrets", "default", "train-0000beef-credentials"]["stringData"] == old
+    assert writes(cluster).count("POST jobs") == 1
+
+
+def test_a_secret_that_cannot_be_made_stops_all(person: Person, cluster: Double, storage: Storage) -> None:
     """Its text is in no error; one whose answer was lost is removed again."""
-    for fault in (Fault("POST", "/secrets$", 500, text=f"cannot store {SAS}"), Fault("POST", "/secrets$", "lose")):
+    for fault in (Fault("POST", "/secrets$", 500, text="cannot store {body}"), Fault("POST", "/secrets$", "lose")):
         cluster.faults[:] = [fault]
         with pytest.raises(
             SubmissionError, match="the Secret `train-0badcafe-credentials` could not be made"
         ) as caught:
             person.run()
-        assert "hush" not in caught.value.message
+        assert "sig=" not in caught.value.message and "skoid" not in caught.value.message
         assert cluster.names("secrets") == cluster.names("jobs") == []
 
 
-def test_a_secret_without_owner_is_said(person: Person, cluster: Double, blobs: Blobs) -> None:
+def test_a_secret_without_owner_is_said(person: Person, cluster: Double, storage: Storage) -> None:
     cluster.faults.append(Fault("PATCH", "/secrets/", 500, 99))
     assert person.run().azure_name in cluster.names("jobs")
     assert "delete secret train-0badcafe-credentials" in person.told("warning")[-1]

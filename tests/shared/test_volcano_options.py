@@ -24,6 +24,7 @@ from aj.shared.yaml import dump
 from fixtures.cases import Case, cases, spec_of
 
 VOLUME = {"AMLT_PERSISTENT_VOLUME_NAME": "v", "AMLT_PERSISTENT_VOLUME_MOUNT_DIR": "/v"}
+STORE = {"storage_account": "acc", "container": "con"}
 TASK = {"cpus_per_node": 4, "memory": "8Gi", "gpus_per_node": 0, "rdma": False, "processes_per_node": 1}
 
 
@@ -243,6 +244,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "volcano's variable": (uniform(env={**VOLUME, "VC_TASK_INDEX": "1"}), "`VC_TASK_INDEX`"),
     "blob without account": (uniform(upload={"strategy": "blob"}), "the key `blob` is missing"),
     "unknown strategy": (uniform(upload={"strategy": "exec"}), "`exec`"),
+    "a folder that climbs": (uniform(upload={"strategy": "blob", "blob": {**STORE, "upload_dir": "a/../b"}}), "`a/../b`"),
+    "no folder at all": (uniform(upload={"strategy": "blob", "blob": {**STORE, "upload_dir": "/a"}}), "`/a`"),
+    "an account elsewhere": (
+        uniform(upload={"strategy": "blob", "blob": {**STORE, "storage_account": "evil.example.com/x"}}),
+        "a storage account's name",
+    ),
     "unknown key of volcano": (uniform(_extra__volcano={"task": {}}), "unknown key `task`"),
     "long sas": (
         uniform(upload={"strategy": "blob", "blob": {"storage_account": "acc", "container": "con", "sas_expiry_days": 8}}),

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from aj.build.effects import Effects
+from aj.build.effects import Effects, JobReceipt
 from aj.shared.jsonio import Json
-from aj.shared.model import Caller
+from aj.shared.model import Caller, JobSpec
 from aj.shared.paths import Home
 from aj.shared.registry import Registry
 
@@ -64,6 +64,9 @@ class Execution:
     """None where jobs are managed by other tools after submission."""
     configured: Callable[[Home], bool] = lambda home: False
     """Whether a project has such jobs although it never submitted one."""
+    settle: Callable[[Caller, JobSpec, Json, JobReceipt | None], str | None] = lambda *_: None
+    """Write: what an interrupted submission made beside its job is given to the job that was found, or removed when
+    there is surely none. What a person must still do, or None."""
 
 
 _EXECUTIONS = Registry(

@@ -54,7 +54,8 @@ class CodeUpload:
     storage_account: str | None = None
     container: str | None = None
     upload_dir: str = "aj-code"
-    sas_expiry_days: int = 1
+    sas_expiry_days: int = 7
+    """A job may wait in its queue for days: the longest that Azure grants."""
     pod_download_retries: int = 5
 
 

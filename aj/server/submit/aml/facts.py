@@ -9,6 +9,7 @@ from dataclasses import astuple
 from functools import cache
 
 from aj.server.azure.arm import Arm
+from aj.server.azure.blob import account_url
 from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.server.submit.aml.where import (
     PARALLEL,
@@ -247,12 +248,12 @@ def _store(store: Mapping[str, Json], workspace: Mapping[str, Json], arm: Arm) -
     if suffix != arm.cloud["storage_suffix"] and not _ZONE.fullmatch(suffix):
         message = f"the workspace's store is at `{suffix}`, which is not `{arm.cloud['storage_suffix']}` of this cloud"
         raise AzureError(message, hint="`cloud` in `aj_config.json` says which cloud the workspace is in")
-    url = f"https://{account}.{suffix}" if _ZONE.fullmatch(suffix) else f"https://{account}.blob.{suffix}"
+    zone = "blob" not in arm.cloud and _ZONE.fullmatch(suffix)
     return {
         "name": STORE,
         "account": account,
         "container": container,
-        "url": arm.cloud["blob"].replace("{account}", account) if "blob" in arm.cloud else url,
+        "url": f"https://{account}.{suffix}" if zone else account_url(arm.cloud, account),
         "credentials": (store.get("credentials") or {}).get("credentialsType") or "None",
         "scope": f"{scope}/blobServices/default/containers/{container}",
     }

@@ -136,7 +136,7 @@ def _namespace(cluster: _Cluster) -> Iterator[str]:
     if found is None:
         hint = f"look at `{cluster.kubectl.shown('get', 'namespaces')}`"
         raise SubmissionError(f"there is no namespace `{cluster.namespace}`", where="target.namespace", hint=hint)
-    if found is not ... and found["status"].get("phase") == "Terminating":
+    if found is not ... and (found.get("status") or {}).get("phase") == "Terminating":
         raise SubmissionError(f"the namespace `{cluster.namespace}` is being deleted", where="target.namespace")
     yield from ()
 
@@ -176,7 +176,7 @@ def _volume(cluster: _Cluster) -> Iterator[str]:
         raise SubmissionError(message, where="AMLT_PERSISTENT_VOLUME_NAME", hint=hint)
     if found is ...:
         return
-    if found["status"].get("phase") == "Lost":
+    if (found.get("status") or {}).get("phase") == "Lost":
         raise SubmissionError(f"the volume of `{name}` is lost", where="AMLT_PERSISTENT_VOLUME_NAME", hint=hint)
     if cluster.spec.shape.nodes > 1 and not {"ReadWriteMany", "ReadOnlyMany"} & set(found["spec"]["accessModes"]):
         yield f"the volume `{name}` cannot be mounted by several nodes: {', '.join(found['spec']['accessModes'])}"
@@ -187,7 +187,7 @@ def _checks(options: VolcanoOpts, spec: JobSpec) -> list[Callable[[_Cluster], It
     if options.code.strategy == "kubectl-exec":
         needed += [(verb, "", "pods", "") for verb in ("create", "get", "delete")] + [("create", "", "pods", "exec")]
     if spec.storage or options.code.strategy == "blob":
-        needed += [(verb, "", "secrets", "") for verb in ("create", "patch", "delete")]
+        needed += [(verb, "", "secrets", "") for verb in ("create", "patch", "delete")] + [("get", _GROUP, "jobs", "")]
     return [_volcano, _namespace, _queue, _volume, *(partial(_permission, needs=each) for each in needed), _quota]
 
 
@@ -198,7 +198,7 @@ def _permission(cluster: _Cluster, needs: tuple[str, str, str, str]) -> Iterator
     attributes = {"verb": verb, "group": group, "resource": resource, "namespace": cluster.namespace}
     body = {"spec": {"resourceAttributes": {**attributes, **({"subresource": part} if part else {})}}}
     answer = cluster.get(AuthorizationV1Api(cluster.client).create_self_subject_access_review, body)
-    if answer not in (None, ...) and not answer["status"].get("allowed"):
+    if answer not in (None, ...) and not (answer.get("status") or {}).get("allowed"):
         what = JOBS if group else "/".join(filter(None, (resource, part)))
         hint = f"look at `{cluster.kubectl.shown('auth', 'can-i', verb, what)}`, and ask for the role"
         raise SubmissionError(f"you may not {verb} {what} in namespace `{cluster.namespace}`", hint=hint)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from time import sleep
-from typing import NoReturn, cast
+from typing import cast
 
 from aj.build.effects import JobReceipt, Receipt, Sealed, Unseen, Upload
+from aj.server.azure.arm import Arm, azure_of
+from aj.server.azure.blob import BlobStore, account_url
 from aj.server.submit import Execution
 from aj.server.submit.volcano import storage
 from aj.server.submit.volcano.kubectl import ID_LABEL, JOBS, Kubectl
 from aj.server.submit.volcano.preflight import preflight
-from aj.server.submit.volcano.storage import Credentials, credentials
-from aj.server.submit.volcano.upload import Blobs, BlobsOf, CodeUploadResult, pick_uploader
+from aj.server.submit.volcano.upload import CodeUploadResult, helper_name, pick_uploader
 from aj.shared.errors import ChildError, OutcomeUnknownError, SubmissionError
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobSpec
@@ -22,31 +25,38 @@ from aj.shared.paths import Home
 
 LOOKS = (0.0, 2.0, 5.0, 10.0)
 """Seconds before each look for a job whose creation failed: a slow server may still be at it."""
+_REFUSED = re.compile(
+    r"Error from server \((BadRequest|Unauthorized|Forbidden|NotFound|AlreadyExists|Conflict|Invalid|Request\w+)\)"
+    r"|is invalid:|error validating|webhook .*denied the request|failed calling webhook"
+)
+"""The server's own word that it has stored nothing; of silence or a time-out nothing follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VolcanoEffects:
-    """One caller's cluster."""
+    """One caller's cluster, and the containers of Blob storage that go with it."""
 
+    home: Home
     caller: Caller
-    blobs: BlobsOf
+    _opened: Arm | None = field(default=None, repr=False)
 
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
-        """Context and namespace, once it is known that they would take the job."""
-        options = cast(VolcanoOpts, spec.backend_spec)
-        for account, container in _containers(spec, options):
-            self.blobs(self.caller, account, container)
+        """Context and namespace, once it is known that cluster and containers would take the job."""
         emit(Event("step", "asking the cluster whether it would take the job"))
-        return preflight(spec, self.caller, emit)
+        with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
+            containers = beside.submit(storage.access(spec, self._container).check)
+            found = preflight(spec, self.caller, emit)
+            containers.result()
+        return found
 
     def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
         """What Blob storage has; on a volume nothing can be seen without a write."""
-        found = pick_uploader(facts, self.caller, self.blobs).present(upload)
+        found = pick_uploader(facts, self.caller, self._container).present(upload)
         return found.receipt if isinstance(found, CodeUploadResult) else found
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> Receipt:
         """Send the code, unless it is there."""
-        result = pick_uploader(facts, self.caller, self.blobs).upload(upload, emit)
+        result = pick_uploader(facts, self.caller, self._container).upload(upload, emit)
         if result.reused:
             emit(Event("note", "the code is there already"))
         return result.receipt
@@ -56,7 +66,7 @@ class VolcanoEffects:
         del receipts
         metadata = sealed.payload["metadata"]
         kubectl = Kubectl(self.caller, metadata["annotations"]["aj/context"], metadata["namespace"])
-        made = credentials(sealed, self.caller, self.blobs)
+        made = storage.credentials(sealed, self._container)
         if made:
             emit(Event("step", f"making the Secret `{made.name}`"))
             storage.create(kubectl, made)
@@ -64,50 +74,56 @@ class VolcanoEffects:
         try:
             name = kubectl.create(sealed.payload)
         except ChildError as error:
-            name = self._look(kubectl, sealed.spec, made, error, emit)
-        if made:
-            storage.own(kubectl, made, name, emit)
+            if not _REFUSED.search(error.message):
+                raise _unknown(kubectl, sealed.spec, error) from error
+            left = storage.remove(kubectl, "secret", made.name) if made else None
+            raise SubmissionError(
+                f"the cluster did not take `{sealed.spec.name}`: {error.message}", hint=left
+            ) from error
+        if made and (left := storage.own(kubectl, made.name, name)):
+            emit(Event("warning", left))
         return _receipt(kubectl, sealed.spec, name)
 
     def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
-        """Our Job by the AJ_ID that labels it."""
+        """Our Job by the AJ_ID that labels it, several times before it counts as absent."""
         kubectl = Kubectl(self.caller, facts["context"], facts["namespace"])
-        found = kubectl.find(JOBS, spec.identity.id)
-        return _receipt(kubectl, spec, found[0]["metadata"]["name"]) if found else None
-
-    def _look(self, kubectl: Kubectl, spec: JobSpec, made: Credentials | None, error: ChildError, emit: Emit) -> str:
-        """The name of the Job that a failed creation made after all."""
-        # The server's own word is an answer; silence is not, and the Job may come to be a moment later.
-        answered = any(words in error.message for words in ("Error from server", "is invalid:", "error validating"))
-        for pause in LOOKS[:1] if answered else LOOKS:
+        for pause in LOOKS:
             sleep(pause)
             try:
                 found = kubectl.find(JOBS, spec.identity.id)
-            except ChildError as failure:
-                last: ChildError | None = failure
+            except ChildError as error:
+                failure: ChildError | None = error
                 continue
-            last = None
+            failure = None
             if found:
-                emit(Event("note", "the answer to the creation was lost, but the job is there"))
-                return str(found[0]["metadata"]["name"])
-        if last is not None:
-            _give_up(kubectl, spec, made, error)
-        left = storage.remove(kubectl, made) if made else None
-        raise SubmissionError(f"the cluster did not take `{spec.name}`: {error.message}", hint=left) from error
+                return _receipt(kubectl, spec, found[0]["metadata"]["name"])
+        if failure:
+            raise failure
+        return None
+
+    def _container(self, account: str, container: str, folder: str) -> BlobStore:
+        if self._opened is None:
+            self._opened = azure_of(self.home, self.caller)
+        scope = f"storageAccounts/{account}/blobServices/default/containers/{container}"
+        return BlobStore(self._opened, account_url(self._opened.cloud, account), account, container, scope, folder)
 
 
-def _give_up(kubectl: Kubectl, spec: JobSpec, made: Credentials | None, error: ChildError) -> NoReturn:
+def _settle(caller: Caller, spec: JobSpec, facts: Json, receipt: JobReceipt | None) -> str | None:
+    """The Secret goes to the job that was found; without one, Secret and helper go."""
+    kubectl, secret = Kubectl(caller, facts["context"], facts["namespace"]), storage.secret_name(spec)
+    if receipt:
+        return storage.own(kubectl, secret, receipt.remote_name) if secret else None
+    by_volume = cast(VolcanoOpts, spec.backend_spec).code.strategy == "kubectl-exec"
+    made = [("secret", secret), ("pod", helper_name(spec.identity.id) if by_volume else None)]
+    return "; ".join(filter(None, (storage.remove(kubectl, kind, name) for kind, name in made if name))) or None
+
+
+def _unknown(kubectl: Kubectl, spec: JobSpec, error: ChildError) -> OutcomeUnknownError:
     look = kubectl.shown("get", JOBS, "--selector", f"{ID_LABEL}={spec.identity.id}")
     hint = f"look with `{look}` before you run it again"
-    if made:
-        hint += f"; if there is no job, `{kubectl.shown('delete', 'secret', made.name)}`"
-    raise OutcomeUnknownError(f"nobody knows whether `{spec.name}` exists: {error.message}", hint=hint) from error
-
-
-def _containers(spec: JobSpec, options: VolcanoOpts) -> list[tuple[str, str]]:
-    code = options.code
-    own = [(str(code.storage_account), str(code.container))] if code.strategy == "blob" else []
-    return own + [(mount.account, mount.container) for mount in spec.storage]
+    if secret := storage.secret_name(spec):
+        hint += f"; if there is no job, `{kubectl.shown('delete', 'secret', secret)}`"
+    return OutcomeUnknownError(f"no clear answer to the creation of `{spec.name}`: {error.message}", hint=hint)
 
 
 def _receipt(kubectl: Kubectl, spec: JobSpec, name: str) -> JobReceipt:
@@ -123,17 +139,4 @@ def _receipt(kubectl: Kubectl, spec: JobSpec, name: str) -> JobReceipt:
     return JobReceipt(remote_name=name, portal_url=None, status="Queued", note=note)
 
 
-def _no_blobs(caller: Caller, account: str, container: str) -> Blobs:
-    del caller
-    raise SubmissionError(
-        f"the container `{container}` of `{account}` cannot be used: Volcano jobs have no Blob storage in this version",
-        hint="use `_extra.code_upload.strategy: kubectl-exec`, and a volume instead of `storage`",
-    )
-
-
-EXECUTION = Execution(effects=lambda home, caller: _effects(home, caller), jobs=None)
-
-
-def _effects(home: Home, caller: Caller) -> VolcanoEffects:
-    del home
-    return VolcanoEffects(caller, _no_blobs)
+EXECUTION = Execution(effects=VolcanoEffects, jobs=None, settle=_settle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,15 @@ from typing import Any, Protocol
 from aj.build.effects import Receipt, Unseen, Upload
 from aj.build.generated import bootstrap
 from aj.build.render import backend_folder, render_document
+from aj.server.azure.blob import BlobStore
 from aj.server.submit.volcano.kubectl import Kubectl
 from aj.shared.clock import monotonic
 from aj.shared.errors import ChildError, SubmissionError
 from aj.shared.jsonio import Json, sha256
 from aj.shared.model import Caller, Emit, Event
 
-FILES = {"code": "code.tar.gz", "bootstrap": "bootstrap.sh"}
-"""Upload → the last part of its name, behind its digest."""
+Containers = Callable[[str, str, str], BlobStore]
+"""Account, container, our folder in it → what the caller can do there."""
 READY_SECONDS = 600.0
 TRANSFER_SECONDS = 6600.0
 """Less than the helper lives."""
@@ -54,37 +56,18 @@ class CodeUploader(Protocol):
         ...
 
 
-class Blobs(Protocol):
-    """One container of one storage account, as its caller may use it. A path is a blob's name in it."""
-
-    def present(self, path: str, upload: Upload) -> Receipt | None:
-        """Read: the receipt of equal bytes."""
-        ...
-
-    def upload(self, path: str, upload: Upload, emit: Emit) -> Receipt:
-        """Write: send the file unless equal bytes are there."""
-        ...
-
-    def read_sas(self, path: str, days: int) -> str:
-        """The blob's address with a user delegation SAS that lets its holder read it."""
-        ...
-
-    def mount_sas(self, days: int) -> tuple[str, str]:
-        """The account's address, and a user delegation SAS to read, write and list the container."""
-        ...
-
-
-BlobsOf = Callable[[Caller, str, str], Blobs]
-"""Caller, account, container → its blobs."""
-
-
-def pick_uploader(facts: Json, caller: Caller, blobs: BlobsOf) -> CodeUploader:
+def pick_uploader(facts: Json, caller: Caller, containers: Containers) -> CodeUploader:
     """The uploader of the strategy that the facts name."""
     code = facts["code"]
     if code["strategy"] == "blob":
-        return BlobUploader(blobs(caller, code["storage_account"], code["container"]), code["upload_dir"])
+        return BlobUploader(containers(code["storage_account"], code["container"], code["upload_dir"]))
     kubectl = Kubectl(caller, facts["context"], facts["namespace"])
     return VolumeUploader(kubectl, facts["volume"]["claim"], facts["volume"]["image"])
+
+
+def helper_name(job_id: str) -> str:
+    """Of the pod that writes a job's code to the volume."""
+    return f"aj-upload-{job_id}"
 
 
 def with_bootstrap(upload: Upload) -> tuple[Upload, ...]:
@@ -93,28 +76,22 @@ def with_bootstrap(upload: Upload) -> tuple[Upload, ...]:
     return upload, Upload("bootstrap", sha256(content), len(content), bootstrap(), upload.job_id)
 
 
-def place(upload: Upload) -> str:
-    """A file's name below its folder: its digest, then what it is."""
-    return f"{upload.sha256}/{FILES[upload.name]}"
-
-
 @dataclass(frozen=True, slots=True)
 class BlobUploader:
     """Through Blob storage: each pod fetches the code by HTTPS."""
 
-    blobs: Blobs
-    folder: str
+    store: BlobStore
 
     def present(self, upload: Upload) -> CodeUploadResult | None:
-        """Both files are looked for."""
-        found = [self.blobs.present(f"{self.folder}/{place(each)}", each) for each in with_bootstrap(upload)]
+        """Both files are looked for, side by side."""
+        files = with_bootstrap(upload)
+        with ThreadPoolExecutor(len(files), thread_name_prefix="look") as pool:
+            found = list(pool.map(self.store.present, files))
         return CodeUploadResult(found[0], True) if found[0] and all(found) else None
 
     def upload(self, upload: Upload, emit: Emit) -> CodeUploadResult:
-        """The bootstrap first: where the code is, all is."""
-        receipts = [
-            self.blobs.upload(f"{self.folder}/{place(each)}", each, emit) for each in reversed(with_bootstrap(upload))
-        ]
+        """The bootstrap first: where the code is, all is. What lies there already is adopted."""
+        receipts = [self.store.put(each, emit) for each in reversed(with_bootstrap(upload))]
         return CodeUploadResult(receipts[-1], False)
 
 
@@ -136,11 +113,11 @@ class VolumeUploader:
         files = with_bootstrap(upload)
         with self._helper(upload.job_id, emit) as helper:
             have = self._script(helper, "check", files)
-            missing = [each for each in files if place(each) not in have]
+            missing = [each for each in files if each.place not in have]
             if missing:
                 stream = _tar(missing, emit)
                 self._script(helper, "store", missing, stream)
-        receipt = Receipt(f"pvc://{self.claim}/.aj/{place(upload)}", None, upload.sha256, upload.size)
+        receipt = Receipt(f"pvc://{self.claim}/.aj/{upload.place}", None, upload.sha256, upload.size)
         return CodeUploadResult(receipt, upload not in missing)
 
     def _script(
@@ -148,7 +125,7 @@ class VolumeUploader:
     ) -> frozenset[str]:
         """Run the volume's script there; the files that it has afterwards."""
         script = (backend_folder("volcano") / "scripts" / "volume.sh").read_text()
-        words = ("sh", "-c", script, "aj-volume", what, _FOLDER, files[0].job_id, *map(place, files))
+        words = ("sh", "-c", script, "aj-volume", what, _FOLDER, files[0].job_id, *(each.place for each in files))
         try:
             output = self.kubectl.run(
                 "exec", *(("-i",) if stream else ()), helper, "--", *words, stdin=stream, seconds=TRANSFER_SECONDS
@@ -157,13 +134,13 @@ class VolumeUploader:
             why = error.message.replace(script, "…")
             raise SubmissionError(f"the code could not be written to the volume `{self.claim}`: {why}") from error
         have = frozenset(line.removeprefix("have ") for line in output.stdout.splitlines() if line.startswith("have "))
-        if what == "store" and not have >= set(map(place, files)):
+        if what == "store" and not have >= {each.place for each in files}:
             raise SubmissionError(f"the code did not arrive on the volume `{self.claim}`: the connection was cut")
         return have
 
     @contextmanager
     def _helper(self, job_id: str, emit: Emit) -> Iterator[str]:
-        name = f"aj-upload-{job_id}"
+        name = helper_name(job_id)
         names = {"name": name, "namespace": self.kubectl.namespace, "id": job_id}
         manifest = render_document("volcano", "helper.yaml.j2", {**names, "image": self.image, "claim": self.claim})
         emit(Event("step", f"starting the pod `{name}`, which writes the code to the volume `{self.claim}`"))
@@ -181,7 +158,7 @@ class VolumeUploader:
         deadline, why = monotonic() + READY_SECONDS, "nobody has looked at it"
         while monotonic() < deadline:
             try:
-                status = self.kubectl.read("pod", name)["status"]
+                status = self.kubectl.read("pod", name).get("status") or {}
             except ChildError as error:
                 why = error.message
             else:
@@ -230,13 +207,13 @@ def _tar(files: Sequence[Upload], emit: Emit) -> Iterator[bytes]:
     """The files as a tar, block by block."""
     total, sent = sum(each.size for each in files), 0
     for each in files:
-        member = tarfile.TarInfo(place(each))
+        member = tarfile.TarInfo(each.place)
         member.size, member.mode = each.size, 0o644
         yield member.tobuf(tarfile.GNU_FORMAT)
         with Path(each.path).open("rb") as content:
             while block := content.read(BLOCK):
                 yield block
                 sent += len(block)
-                emit(Event("upload", FILES[each.name], sent, total))
+                emit(Event("upload", each.file, sent, total))
         yield b"\0" * (-each.size % tarfile.BLOCKSIZE or 0)
     yield b"\0" * tarfile.RECORDSIZE
