@@ -125,7 +125,8 @@ class Store:
             self._check_owner()
             fd = _lock_shared(path)
         if fd is None:
-            raise _absent(sha256)
+            hint = "run the command again: it is packed anew"
+            raise StoreError(f"the archive {sha256} is not in the cache", hint=hint)
         try:
             _use(path)
             yield path
@@ -250,10 +251,6 @@ def _failing(verb: str, folder: Path) -> Iterator[None]:
             f"cannot {verb} the cache `{folder}`: {error.strerror}",
             hint="make room, or set AJ_CACHE_HOME to a folder that you may write",
         ) from error
-
-
-def _absent(sha256: str) -> StoreError:
-    return StoreError(f"the archive {sha256} is not in the cache", hint="run the command again: it is packed anew")
 
 
 def _is_pinned(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import click
 
@@ -83,8 +82,10 @@ def logs(call: Call, ref: str, follow: bool, stream: str | None) -> Answer:
     name = str(found["azure_name"])
     kept: list[str] = []
     write = kept.append if call.console.machine else call.console.stream
-    prefixed = stream is None and _several(found)
-    follower = Follower(partial(client.job_logs, stream=stream), name, write, prefixed=prefixed, say=call.console.say)
+    several = int(found.get("nodes") or 1) * int(found.get("processes_per_node") or 1) > 1
+    follower = Follower(
+        partial(client.job_logs, stream=stream), name, write, prefixed=stream is None and several, say=call.console.say
+    )
     try:
         if follow:
             follower.to_the_end()
@@ -106,7 +107,3 @@ def cancel(call: Call, ref: str) -> Answer:
     canceled = call.connect().cancel_job(ref)
     document = {"kind": "command_result", "action": "cancel", **canceled}
     return Answer(document, lambda out: out.line(f"{canceled['azure_name']} {canceled['status']}"))
-
-
-def _several(found: dict[str, Any]) -> bool:
-    return int(found.get("nodes") or 1) * int(found.get("processes_per_node") or 1) > 1

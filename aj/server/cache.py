@@ -51,12 +51,9 @@ def _store(caller: Caller) -> Store:
 
 
 def _rows(stored: Iterable[Stored]) -> list[dict[str, Json]]:
-    return [{"sha256": entry.sha256, "size": entry.size, "used_at": _time(entry.used_ns)} for entry in stored]
+    times = ((entry, datetime.fromtimestamp(entry.used_ns // 10**9, UTC)) for entry in stored)
+    return [{"sha256": entry.sha256, "size": entry.size, "used_at": used.isoformat()} for entry, used in times]
 
 
 def _size(stored: Iterable[Stored]) -> int:
     return sum(entry.size for entry in stored)
-
-
-def _time(ns: int) -> str:
-    return datetime.fromtimestamp(ns // 10**9, UTC).isoformat()

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,9 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 def write_if_changed(path: Path, content: bytes, *, mode: int = 0o600) -> bool:
     """`write_file` unless the bytes are there already; True when it wrote. Early cut-off rests on this."""
-    try:
+    with suppress(OSError):
         if path.read_bytes() == content:
             return False
-    except OSError:
-        pass
     write_file(path, content, mode=mode)
     return True
 

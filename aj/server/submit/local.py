@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -168,10 +169,8 @@ def _start_supervisor(order: Order, lock: int) -> None:
         line = b""
     if not line:
         # The first process has gone or goes now; the supervisor proper is in its group.
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     child.wait()
     answer = (
         json.loads(line) if line else {"error": log.read_text(errors="replace").strip()[-2000:] or "no word from it"}
