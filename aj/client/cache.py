@@ -67,7 +67,13 @@ def gc(call: Call, /, **wanted: Any) -> Answer:
     except KeyboardInterrupt:
         hint = "`aj cache show` tells what is left"
         raise InterruptedByUser("no longer waiting; the daemon goes on cleaning", hint=hint) from None
-    return Answer({"kind": "cache_gc", **cleaned}, lambda out: _show_cleaned(out, cleaned))
+
+    def render(out: Console) -> None:
+        _show_cleaned(out, cleaned)
+        if wanted["max_bytes"] is not None and cleaned["left"] > wanted["max_bytes"]:
+            out.say("what is packed, sent or queued stays: `aj cache show` tells which")
+
+    return Answer({"kind": "cache_gc", **cleaned}, render)
 
 
 def _show_cleaned(out: Console, cleaned: Mapping[str, Any]) -> None:

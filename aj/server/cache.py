@@ -28,12 +28,12 @@ def show(caller: Caller) -> Json:
 def clean(caller: Caller, asked: Cleaning) -> Json:
     """The `CleanedCache` document: folder, removed, freed, and the archives and bytes that are left."""
     store = _store(caller)
-    before = store.entries()
     collect = store.surplus if asked.dry_run else store.gc
     limit = LIMIT if asked.max_bytes is None else asked.max_bytes
     since = 0 if asked.unused_days is None else now_ns() - asked.unused_days * DAY_NS
     cleaned = collect(limit, unused_since_ns=since)
-    left = set(before) - set(cleaned.removed)
+    gone = {entry.sha256 for entry in cleaned.removed}
+    left = [entry for entry in store.entries() if entry.sha256 not in gone]
     return {
         "folder": str(store.folder),
         "dry_run": asked.dry_run,
