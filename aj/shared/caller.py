@@ -44,21 +44,9 @@ _TRAVEL_FOR = {
 TRAVELS = {name: reason for reason, names in _TRAVEL_FOR.items() for name in names.split()}
 
 _REMOTE = (
-    "AJ_CACHE_HOME",
-    "XDG_CACHE_HOME",
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "AMLT_*",
-    "AZURE_*",
-    "UV_*",
-    "IDENTITY_*",
-    "MSI_*",
-    "*_PROXY",
-    "*_proxy",
-    "*_CA_BUNDLE",
-    "SSL_*",
+    *("AJ_CACHE_HOME", "XDG_CACHE_HOME", "PATH", "HOME", "USER", "LOGNAME"),
+    *("AMLT_*", "AZURE_*", "UV_*", "IDENTITY_*", "MSI_*"),
+    *("*_PROXY", "*_proxy", "*_CA_BUNDLE", "SSL_*"),
 )
 """What a look at cache or remote needs: who asks, and by which way; and every secret that entries may need again."""
 
