@@ -87,19 +87,20 @@ class Queue:
         self.path = path
         self.notices: list[Notice] = []
         self._lock = RLock()
+        self._is_open = False
         self._database: sqlite3.Connection | None = None
 
     def open(self) -> Queue:
         """Make the file where there is none, and read it from now on."""
+        self._is_open = True
         self._run(lambda database: None)
         return self
 
     def close(self) -> None:
         """Everything is on disk already; this only lets go of the files."""
         with self._lock:
-            if self._database is not None:
-                self._database.close()
-            self._database = None
+            self._is_open = False
+            self._let_go()
 
     def accept(self, entry: Entry, record: Json) -> None:
         """Store a new entry; `ConflictError` when its id was accepted before, because nothing is sent twice.
@@ -168,7 +169,7 @@ class Queue:
             near = ", ".join(f"`{entry.ticket}` ({entry.name})" for entry in found[:5])
             raise NotFoundError(f"`{ref}` is the start of {len(found)} entries", hint=f"say more of it: {near}")
         shown = "`aj queue list` shows the tickets, `aj list` older runs"
-        hint = "nothing was submitted in this project yet" if self._database is None else shown
+        hint = shown if self._is_open else "nothing was submitted in this project yet"
         raise NotFoundError(f"no queue entry `{ref}`", hint=hint)
 
     def sealed(self, ticket: str) -> Json:
@@ -210,7 +211,7 @@ class Queue:
         self._read("PRAGMA wal_checkpoint(TRUNCATE)", ())
 
     def _read(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
-        if self._database is None:
+        if not self._is_open:
             return []
         return self._run(lambda database: database.execute(statement, values).fetchall())
 
@@ -224,14 +225,20 @@ class Queue:
             except sqlite3.DatabaseError as error:
                 if getattr(error, "sqlite_errorcode", None) not in _CORRUPT:
                     raise
-                self.close()
+                self._let_go()
                 self._set_aside()
                 return work(self._opened())
 
     def _opened(self) -> sqlite3.Connection:
-        if self._database is None:
-            self._database = _opened(self.path)
+        if not self._is_open:
+            raise sqlite3.ProgrammingError("it is closed")
+        self._database = self._database or _opened(self.path)
         return self._database
+
+    def _let_go(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self._database = None
 
     def _set_aside(self) -> None:
         stamp = now_utc().replace(":", "").replace("+0000", "Z")

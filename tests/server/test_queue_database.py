@@ -199,3 +199,18 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="link"):
         Queue(tmp_path / "daemon" / "queue.db").open()
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_closed_queue_is_empty_and_takes_nothing(path: Path) -> None:
+    never = Queue(path)
+    assert never.entries() == never.pending() == [] and not path.exists()
+    with pytest.raises(NotFoundError) as missing:
+        never.find("x")
+    assert missing.value.hint == "nothing was submitted in this project yet"
+    queue = Queue(path).open()
+    ready(queue, 1)
+    queue.close()
+    assert queue.entries() == []
+    for write in (lambda: queue.accept(entry(2), RECORD), lambda: queue.begin(entry(1).ticket)):
+        with pytest.raises(StoreError, match="closed"):
+            write()
