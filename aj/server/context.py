@@ -24,13 +24,14 @@ LOCK_SECONDS = 2.0
 
 
 class Context:
-    """What belongs to one AJ_HOME. Everything blocks: use it in threads. Nothing is created before a submission."""
+    """What belongs to one AJ_HOME. Everything blocks: use it in threads. Nothing is created before a submission.
+
+    `lent` are variables of the caller who opens it, for entries whose own secrets went with another daemon.
+    """
 
     def __init__(self, home: Home, workshop: Workshop, lent: Mapping[str, str]) -> None:
         self.home = home
         self.workshop = workshop
-        self.lent = lent
-        """Variables of the caller who opened it, for entries whose own secrets went with another daemon."""
         self.journal = Journal(home.record)
         self.users = 0
         """Requests that hold it open."""
