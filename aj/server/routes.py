@@ -16,11 +16,10 @@ from aj.server import cache
 from aj.server.bodies import JobRequest, cleaning, cursor, job_request, json_body, limit, shutdown_request
 from aj.server.boundary import attempt
 from aj.server.context import Context
-from aj.server.events import Feed
+from aj.server.events import Feed, follow
 from aj.server.jobs import View, Wanted
 from aj.server.life import Life
 from aj.server.queue import FINISHED
-from aj.server.streams import follow
 from aj.server.worker import Work
 from aj.shared import errors
 from aj.shared.caller import CALLER_HEADER, from_header

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aj.build.effects import Effects, JobReceipt, ReadOnly, Sealed, Upload
+from aj.build.effects import Effects, JobReceipt, ReadOnly, Sealed, Unseen, Upload
 from aj.build.engine import Outcome, bring_up_to_date
 from aj.build.generated import bootstrap, generated_files
 from aj.build.plan import (
@@ -20,7 +20,6 @@ from aj.build.plan import (
     judge_submit,
     judge_upload,
     read_baseline,
-    unknown_upload,
     write_baseline,
     write_listing,
 )
@@ -217,7 +216,9 @@ class Submissions:
             archive = archive_plan(self._listings, packed, baseline) if packed else None
         record = build.archive
         uploads = _uploads(spec, record, self.store.path(record.sha256)) if record else ()
-        verdicts = _look(uploads, effects, found) if effects else [unknown_upload(upload) for upload in uploads]
+        verdicts = (
+            _look(uploads, effects, found) if effects else [judge_upload(upload, Unseen.UNSEEN) for upload in uploads]
+        )
         return judge(spec, build.outcomes, baseline, [*verdicts, judge_submit(spec)], archive, build.notices)
 
     def _build(

@@ -20,11 +20,6 @@ class Known:
     read_ns: int
     missing: dict[str, Json]
 
-    @property
-    def age_seconds(self) -> float:
-        """Seconds since they were read."""
-        return (now_ns() - self.read_ns) / 1e9
-
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -46,12 +41,13 @@ class Memory:
     def fresh(self, seconds: float, what: str, read: Callable[[], Known], emit: Emit) -> Known:
         """What is known, when it is not older than `seconds`, else what `read` gives; the age of `what` is told."""
         known = self.recall()
-        if known is None or not 0 <= known.age_seconds < seconds:
+        age = (now_ns() - known.read_ns) / 1e9 if known else 0.0
+        if known is None or not 0 <= age < seconds:
             emit(Event("note", f"reading {what}"))
             known = read()
             self.keep(known)
-        elif known.age_seconds >= 60:
-            emit(Event("note", f"{what}: read {known.age_seconds / 60:.0f} min ago"))
+        elif age >= 60:
+            emit(Event("note", f"{what}: read {age / 60:.0f} min ago"))
         return known
 
     def forget(self) -> None:
