@@ -153,3 +153,13 @@ def test_what_is_in_use_stays_and_is_told(project: Any) -> None:
         ran = project.aj("cache", "gc", "--max-size", "0")
     assert ran.out == f"freed 0 B (0 archives), {size(archive['size'])} (1 archive) left\n"
     assert ran.err == "what is packed, sent or queued stays: `aj cache show` tells which\n"
+
+
+def test_its_commands_and_options_complete(project: Any) -> None:
+    for words, found in (
+        ("aj cac", "plain,cache\n"),
+        ("aj cache g", "plain,gc\n"),
+        ("aj cache gc --u", "plain,--unused\n"),
+    ):
+        env = {"_AJ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert project.aj(env=env).out == found
