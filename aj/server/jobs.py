@@ -89,11 +89,13 @@ class View:
 
     def _backends(self, only: str | None = None) -> list[tuple[str, Jobs]]:
         """Those that this project has used or is configured for, that still exist and manage jobs."""
+        from aj.server.submit import configured_services
+
         context = self.context
         records, _ = context.journal.newest(SEARCHED)
         used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.queue.entries()}
         found = []
-        for service in sorted(used | set(context.workshop.configured(context.home))):
+        for service in sorted(used | set(configured_services(context.home))):
             try:
                 jobs = context.workshop.jobs(context.home, service, self.caller)
             except UnknownServiceError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,11 @@ class Workshop:
     """One project's; their methods block and may be called from any thread."""
     jobs: Callable[[Home, str, Caller], Jobs | None]
     """The remote life of a service's jobs, None where other tools manage them."""
-    configured: Callable[[Home], Sequence[str]]
-    """Services whose jobs a project can see without having submitted one."""
 
 
 def live() -> Workshop:
     """The real one; the build graph and the backends are imported when the first submission needs them."""
-    return Workshop(_submissions, _jobs, _configured)
+    return Workshop(_submissions, _jobs)
 
 
 def _submissions(home: Home, caller: Caller) -> Submissions:
@@ -43,9 +41,3 @@ def _jobs(home: Home, service: str, caller: Caller) -> Jobs | None:
 
     jobs = get_execution(service).jobs
     return jobs(home, caller) if jobs else None
-
-
-def _configured(home: Home) -> Sequence[str]:
-    from aj.server.submit import configured_services
-
-    return configured_services(home)

@@ -163,7 +163,6 @@ def _wait_for(gate: str | None) -> None:
 FAKE = Workshop(
     submissions=lambda home, caller: cast(Any, FolderRemote(home)),
     jobs=lambda home, service, caller: FolderJobs(),
-    configured=lambda home: (),
 )
 
 if __name__ == "__main__":
