@@ -102,3 +102,21 @@ def test_a_daemon_killed_between_secret_and_job_leaves_neither(aj: Aj, cluster: 
     assert (client.returncode, json.loads(out)["status"]) == (4, "unknown")
     assert eventually(lambda: aj("queue", "list")["entries"][0]["state"] == "failed")
     assert cluster.names("secrets") == cluster.names("jobs") == []
+
+
+def test_a_daemon_killed_between_job_and_record_is_followed_by_one_that_adopts_it(aj: Aj, cluster: Double) -> None:
+    aj.env |= {"AJ_DEBUG": "1", "AJ_DEBUG_STOP_AT": "executed"}
+    daemon = aj("daemon", "start")["pid"]
+    for name in ("AJ_DEBUG", "AJ_DEBUG_STOP_AT"):
+        del aj.env[name]
+    client = aj.start("--json", "run", "-t", "train", "-n", "2", "train.py")
+    state = Path(f"/proc/{daemon}/stat")
+    assert eventually(lambda: state.read_text().rpartition(") ")[2].startswith("T"))
+    os.kill(daemon, signal.SIGKILL)
+    client.communicate(timeout=100)
+    assert eventually(lambda: aj("queue", "list")["entries"][0]["state"] == "done")
+    (entry,) = aj("queue", "list")["entries"]
+    assert cluster.names("jobs") == [entry["result"]["azure_name"]] and "adopted" in entry["result"]["note"]
+    (secret,) = cluster.names("secrets")
+    owner = cluster.objects["secrets", "default", secret]["metadata"]["ownerReferences"][0]
+    assert owner["name"] == entry["result"]["azure_name"]
