@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import CERT_NONE, create_default_context
-from typing import Any
+from typing import Any, TypeVar
 
 TOKENS = {"admin": ("admin-token", "system:masters"), "bob": ("bob-token", "people")}
-PARTS = ("kube-apiserver", "etcd", "kubectl")
+PATIENCE = 60.0
+"""Seconds for what servers and controllers do in milliseconds, on a machine that others use too."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,28 @@ class Kube:
         self("create", "namespace", name)
         return name
 
+    def await_resources(self) -> None:
+        """Until every CRD is served; `kubectl wait` fails where one has no conditions yet."""
+        until(
+            lambda: [item["status"].get("conditions") or () for item in self.get("crd")["items"]],
+            lambda every: all(any(each["type"] == "Established" for each in conditions) for conditions in every),
+        )
+
+
+def until(look: Callable[[], T], good: Callable[[T], bool]) -> T:
+    """What is seen once it is good; fails with what was seen last."""
+    deadline = time.monotonic() + PATIENCE
+    while not good(seen := look()):
+        assert time.monotonic() < deadline, f"still {json.dumps(seen, default=str)[:800]}"
+        time.sleep(0.2)
+    return seen
+
 
 @contextmanager
 def running(assets: Path, work: Path, crds: Path) -> Iterator[Kube]:
     """Etcd and API server in `work`, both gone afterwards."""
     with ExitStack() as stack:
-        client, peer, port = (_free_port() for _ in range(3))
+        client, peer, port = (free_port() for _ in range(3))
         etcd: list[str | Path] = [
             assets / "etcd",
             "--data-dir",
@@ -71,27 +88,28 @@ def running(assets: Path, work: Path, crds: Path) -> Iterator[Kube]:
             f"http://127.0.0.1:{client}",
         ]
         etcd += ["--listen-peer-urls", f"http://127.0.0.1:{peer}"]
-        stack.enter_context(_process(etcd, work / "etcd.log"))
-        stack.enter_context(_process(_apiserver(assets, work, client, port), work / "apiserver.log"))
+        stack.enter_context(process(etcd, work / "etcd.log"))
+        stack.enter_context(process(_apiserver(assets, work, client, port), work / "apiserver.log"))
         url = f"https://127.0.0.1:{port}"
         _await(url + "/readyz", work / "apiserver.log")
         kube = Kube(
             url, _kubeconfig(work / "kubeconfig", url, work / "certificates" / "apiserver.crt"), assets / "kubectl"
         )
         kube("create", "-f", str(crds))
-        kube("wait", "--for", "condition=Established", "crd", "--all", "--timeout", "60s")
-        for queue in ("default", "research", "q" * 63):
-            kube("create", "-f", "-", stdin=json.dumps(_queue(queue)))
+        kube.await_resources()
+        for name in ("default", "research", "inference", "q" * 63):
+            kube("create", "-f", "-", stdin=json.dumps(queue(name)))
         kube("create", "priorityclass", "high-priority", "--value", "1000")
         yield kube
 
 
-def _queue(name: str) -> dict[str, Any]:
+def queue(name: str, **spec: Any) -> dict[str, Any]:
+    """A queue as it is written."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
         "metadata": {"name": name},
-        "spec": {"weight": 1},
+        "spec": {"weight": 1, **spec},
     }
 
 
@@ -132,8 +150,9 @@ def _kubeconfig(path: Path, url: str, certificate: Path) -> Path:
 
 
 @contextmanager
-def _process(argv: list[str | Path], log: Path) -> Iterator[None]:
-    with log.open("wb") as out:
+def process(argv: Sequence[str | Path], log: Path) -> Iterator[None]:
+    """A program for a while, its output in a file."""
+    with log.open("ab") as out:
         child = subprocess.Popen(
             argv, stdout=out, stderr=out, cwd=log.parent, env={"PATH": os.defpath, "HOME": str(log.parent)}
         )
@@ -162,12 +181,8 @@ def _await(url: str, log: Path) -> None:
             time.sleep(0.2)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def missing(assets: Path) -> list[str]:
-    """The parts that are not in a folder of assets."""
-    return [name for name in PARTS if shutil.which(name, path=str(assets)) is None]

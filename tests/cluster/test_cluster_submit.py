@@ -155,11 +155,10 @@ def test_what_the_server_would_refuse_is_said_first(
     assert left(kube, team.namespace, JOBS) == left(kube, team.namespace, "pods") == []
 
 
-def test_what_aj_accepts_at_its_limits_the_server_accepts(kube: Kube, tmp_path: Path) -> None:
-    """Jobs and, as Volcano's admission does it, their pods: names, labels, quantities, paths and texts at every limit."""
-    person = Person(tmp_path, kube.kubeconfig, kube.kubectl)
+def at_limits(person: Person) -> list[Any]:
+    """The Jobs of `LIMITS`, in the namespace `default`."""
     volume = {"AMLT_PERSISTENT_VOLUME_NAME": "v" * 253, "AMLT_PERSISTENT_VOLUME_MOUNT_DIR": "/v"}
-    items = []
+    jobs = []
     for number, (target, container, env, task) in enumerate(LIMITS):
         own = {"cpus_per_node": 4, "memory": "8Gi", "gpus_per_node": 0, "rdma": False, "processes_per_node": 1}
         tasks = {"master": {**own, "replicas": 1}, **{name: {**own, **more} for name, more in task.items()}}
@@ -172,9 +171,17 @@ def test_what_aj_accepts_at_its_limits_the_server_accepts(kube: Kube, tmp_path: 
         }
         person.write(dump({"base": None, "config": config}))
         who = Identity(f"{number:08x}", "x" * 99, "2026-01-31T08:00:00+00:00")
-        spec = build_spec(load_template(person.home, "train"), Invocation(("echo",), tmp_path), who).spec
+        spec = build_spec(load_template(person.home, "train"), Invocation(("echo",), person.folder), who).spec
         made: Any = render_payload(spec, symbolic_facts("volcano"), SYMBOLIC_ARCHIVE)
         made["metadata"]["namespace"] = "default"
+        jobs.append(made)
+    return jobs
+
+
+def test_what_aj_accepts_at_its_limits_the_server_accepts(kube: Kube, tmp_path: Path) -> None:
+    """Jobs and, as Volcano's admission does it, their pods: names, labels, quantities, paths and texts at every limit."""
+    items = []
+    for made in at_limits(Person(tmp_path, kube.kubeconfig, kube.kubectl)):
         items.append(made)
         for each in made["spec"]["tasks"]:
             pod = {"apiVersion": "v1", "kind": "Pod", **json.loads(json.dumps(each["template"]))}

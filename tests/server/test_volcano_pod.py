@@ -181,6 +181,20 @@ def test_a_signal_reaches_every_process_and_the_pod_ends(cluster: Callable[..., 
     assert child.returncode == 9
 
 
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_pod_that_is_told_to_end_ends_with_143(cluster: Callable[..., Cluster], processes: int) -> None:
+    """By which Volcano knows an eviction from a failure."""
+    made = with_processes(cluster("volcano-four-nodes", "echo up; exec sleep 60"), processes)
+    made.answer("train-00000000-abcde-master-0.train-00000000-abcde")
+    child = made.start("master")
+    assert child.stdout
+    for _ in range(processes):
+        assert child.stdout.readline() == "up\n"
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    assert child.returncode == 143
+
+
 def test_code_that_is_missing_or_damaged_is_named(cluster: Callable[..., Cluster]) -> None:
     made = cluster("volcano-eight-gpus", "echo never")
     code = next((made.folder / "volume" / ".aj").glob("*/code.tar.gz"))

@@ -109,9 +109,13 @@ def test_K09_a_gang_ends_together_and_tries_a_bounded_number_of_times(tmp_path: 
     job = payload(build(tmp_path, uniform(), nodes=4))["spec"]
     assert (job["minAvailable"], job["minSuccess"], job["maxRetry"]) == (4, 4, 3)
     assert job["policies"] == [
+        {"exitCode": 143, "action": "RestartJob"},
         {"event": "PodFailed", "action": "TerminateJob"},
         {"event": "PodEvicted", "action": "RestartJob"},
     ]
+    # What ends pods after a time ends them by the same signal, and must not start them again.
+    bounded = payload(build(tmp_path, uniform(jobs__0__submit_args__max_run_duration_seconds=60)))["spec"]
+    assert bounded["policies"] == job["policies"][1:]
     assert [(task["name"], task["replicas"], task["minAvailable"]) for task in job["tasks"]] == [
         ("master", 1, 1),
         ("worker", 3, 3),
@@ -231,6 +235,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scratch in shm": (uniform(args__scratch_mount_path="/dev/shm/x"), "cannot be mounted"),
     "scratch over volume": (uniform(args__scratch_mount_path="/v/../v"), "cannot be mounted"),
     "scratch in volume": (uniform(args__scratch_mount_path="/v/x"), "overlaps the volume"),
+    "scratch is Volcano's": (uniform(args__scratch_mount_path="/etc/volcano/"), "overlaps Volcano's own folder"),
     "scratch is ours": (uniform(args__scratch_mount_path="/aj/work"), "overlaps aj's own folder"),
     "scratch size alone": (uniform(args__scratch_size="1Gi"), "scratch_mount_path"),
     "shm": (uniform(args__shm_size="64GB"), "`shm_size: 64GB`"),

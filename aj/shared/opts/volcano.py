@@ -32,6 +32,8 @@ VOLUME_NAME = "AMLT_PERSISTENT_VOLUME_NAME"
 VOLUME_FOLDER = "AMLT_PERSISTENT_VOLUME_MOUNT_DIR"
 OWN_FOLDER = "/aj"
 """Where a pod has aj's own volumes: `work`, `credentials`."""
+HOSTS_FOLDER = "/etc/volcano"
+"""Where Volcano mounts the names of a job's pods into each of them."""
 _ENV = ("jobs", 0, "submit_args", "env")
 _SUFFIX = 6
 """Characters that the server puts behind the stem, the dash included."""
@@ -185,6 +187,7 @@ def _mounts(spec: JobSpec, task: Task) -> Iterator[tuple[str, tuple[str, Place]]
     options = cast(VolcanoOpts, spec.backend_spec)
     yield _SHM, ("/dev/shm", ())
     yield "aj's own folder", (OWN_FOLDER, ())
+    yield "Volcano's own folder", (HOSTS_FOLDER, ())
     if options.volume_folder:
         yield f"the volume `{options.volume}`", (options.volume_folder, (*_ENV, VOLUME_FOLDER))
     for mount in spec.storage:
