@@ -74,7 +74,6 @@ class Sealed:
     uploads: tuple[Upload, ...]
     archive: Path | None = None
     """The archive in the store, leased while the submission lives; None where another tool packs the code."""
-    archive_sha256: str | None = None
 
 
 class Effects(Protocol):
@@ -119,28 +118,16 @@ class NothingToUpload:
         self.present(upload, facts)
 
 
-@dataclass(frozen=True, slots=True)
 class ReadOnly:
     """The same reads; every write raises `ReadOnlyError`."""
 
-    inner: Effects
-
-    def facts(self, spec: JobSpec, emit: Emit) -> Json:
-        """As the inner one."""
-        return self.inner.facts(spec, emit)
-
-    def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
-        """As the inner one."""
-        return self.inner.present(upload, facts)
-
-    def find(self, spec: JobSpec, facts: Json) -> JobReceipt | None:
-        """As the inner one."""
-        return self.inner.find(spec, facts)
+    def __init__(self, inner: Effects) -> None:
+        self.facts = inner.facts
+        self.present = inner.present
+        self.find = inner.find
 
     def upload(self, upload: Upload, facts: Json, emit: Emit) -> NoReturn:
-        """Refused."""
         raise ReadOnlyError(f"a plan must not upload `{upload.name}`")
 
     def submit(self, sealed: Sealed, receipts: Mapping[str, Receipt], emit: Emit) -> NoReturn:
-        """Refused."""
         raise ReadOnlyError(f"a plan must not submit `{sealed.spec.name}`")

@@ -150,6 +150,7 @@ def _reasons(step: Step, values: Mapping[str, Json]) -> list[Why]:
         target = step.writes.read_bytes()
     except OSError:
         return [*why, Why("target_missing", step.writes.name)]
-    if values["target"] != sha256(target) or not step.also(target):
+    # A step that runs anyway is not asked about its old target: an archive that nobody needs would be kept.
+    if values["target"] != sha256(target) or not (why or step.also(target)):
         why.append(Why("target_missing", step.writes.name))
     return why

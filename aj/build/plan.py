@@ -97,19 +97,12 @@ def judge(
 
 def judge_upload(upload: Upload, receipt: Receipt | Unseen | None) -> StepVerdict:
     """`reuse` what is there, else the bytes that would be sent."""
-    if isinstance(receipt, Unseen):
-        return unknown_upload(upload)
     name = f"upload-{upload.name}"
+    if isinstance(receipt, Unseen):  # without a network, or without a write, nobody knows what is there
+        return StepVerdict(name, "write", "unknown", (Why("never_verified", upload.sha256),), upload.size)
     if receipt is not None:
         return StepVerdict(name, "write", "reuse", bytes=0)
     return StepVerdict(name, "write", "would", (Why("remote_missing", upload.sha256),), bytes=upload.size)
-
-
-def unknown_upload(upload: Upload) -> StepVerdict:
-    """Without a network, or without a write, nobody knows what is there."""
-    return StepVerdict(
-        f"upload-{upload.name}", "write", "unknown", (Why("never_verified", upload.sha256),), upload.size
-    )
 
 
 def judge_submit(spec: JobSpec) -> StepVerdict:

@@ -1,10 +1,9 @@
-"""How payloads and scripts are rendered: two Jinja2 environments in which injection is impossible by construction."""
+"""How payloads are rendered: a Jinja2 environment in which injection is impossible by construction."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -57,13 +56,7 @@ def render_payload(
 def render_document(service: str, name: str, names: Mapping[str, Json]) -> Json:
     """A YAML document of the backend's folder, every expression spelled as JSON."""
     folder = backend_folder(service)
-    text = _render(_documents(folder), name, names)
-    return yaml.load(text.encode(), f"{folder.name}/{name}").value
-
-
-def render_script(service: str, name: str, names: Mapping[str, Json]) -> str:
-    """`scripts/<name>` of the backend, every expression quoted for a shell."""
-    return _render(_scripts(backend_folder(service) / "scripts"), name, names)
+    return yaml.load(_render(folder, name, names).encode(), f"{folder.name}/{name}").value
 
 
 def payload_sha256(payload: Json) -> str:
@@ -104,11 +97,11 @@ def _escape(point: int) -> str:
     return f"\\U{point:08x}" if point > 0xFFFF else f"\\u{point:04x}"
 
 
-def _render(environment: Environment, name: str, names: Mapping[str, Json]) -> str:
+def _render(folder: Path, name: str, names: Mapping[str, Json]) -> str:
     from jinja2 import TemplateError as JinjaError
 
     try:
-        return environment.get_template(name).render(names)
+        return _environment(folder).get_template(name).render(names)
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"{name}:{line}" if line else name
@@ -116,23 +109,14 @@ def _render(environment: Environment, name: str, names: Mapping[str, Json]) -> s
 
 
 @cache
-def _documents(folder: Path) -> Environment:
-    return _environment(folder, yaml_scalar)
-
-
-@cache
-def _scripts(folder: Path) -> Environment:
-    return _environment(folder, lambda value: shlex.quote(str(value)))
-
-
-def _environment(folder: Path, spell: Any) -> Environment:
+def _environment(folder: Path) -> Environment:
     from jinja2 import FileSystemLoader, StrictUndefined, Undefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def finalize(value: Any) -> str:
         if isinstance(value, Undefined):
             str(value)  # raises with the name that is missing
-        return str(spell(value))
+        return yaml_scalar(value)
 
     return ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(folder),

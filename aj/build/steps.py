@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -59,8 +60,6 @@ def document_graph(spec: JobSpec, folder: Path) -> tuple[Step, ...]:
 
 def archive_record(target: bytes | Path) -> ArchiveRecord:
     """The record that the archive step wrote."""
-    import json
-
     document = json.loads(target) if isinstance(target, bytes) else read_json(target)
     return ArchiveRecord(**document)
 
@@ -171,8 +170,6 @@ def writes(sealed: Sealed, effects: Effects, facts: Json, folder: Path, emit: Em
 
 def job_receipt(target: bytes) -> JobReceipt:
     """The receipt that the submit step wrote."""
-    import json
-
     return JobReceipt(**json.loads(target))
 
 

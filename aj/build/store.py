@@ -7,14 +7,14 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from aj.shared.clock import new_id, now_ns
 from aj.shared.errors import StoreError
-from aj.shared.jsonio import compact, read_json, sync_folder, write_file
+from aj.shared.jsonio import compact, locked, read_json, sync_folder, write_file
 from aj.shared.model import ArchiveRecord, Emit, Event, nowhere
 
 LIMIT = 20 << 30
@@ -34,6 +34,14 @@ class Stored:
     used_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What went, least recently used first; `freed` are its bytes and those of files that killed processes left."""
+
+    removed: tuple[Stored, ...]
+    freed: int
+
+
 class Store:
     """The archives below one cache folder, `<folder>/archives/<sha256>.tar.gz`, shared by any number of processes.
 
@@ -42,12 +50,20 @@ class Store:
     `<sha256>.pin-*` are links to files outside: while one of those exists, the archive stays, whoever lives.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "archives"
+    def __init__(self, folder: Path, witness: Path | None = None) -> None:
+        self.folder = folder / "archives"
+        self._witness = witness
+
+    def kept_by(self, witness: Path | None) -> Store:
+        """The same store: what is found in it or added to it stays as long as the file `witness` exists.
+
+        There is no moment between finding and keeping in which a `gc` could remove the archive.
+        """
+        return Store(self.folder.parent, witness)
 
     def path(self, sha256: str) -> Path:
         """Where the archive lies, or would."""
-        path = self._folder / f"{sha256}.tar.gz"
+        path = self.folder / f"{sha256}.tar.gz"
         if not _NAME.match(path.name):
             raise StoreError(f"`{sha256}` is not the SHA-256 of an archive")
         return path
@@ -59,8 +75,11 @@ class Store:
         warning, so that it is packed again. Works in a cache that cannot be written.
         """
         path = self.path(sha256)
-        with _failing("read", self._folder):
+        with _failing("read", self.folder):
             self._check_owner()
+            if self._witness is not None and path.exists():
+                with self._exclusive():
+                    self._keep(path)
             if _is_intact(path):
                 _use(path)
                 return True
@@ -76,18 +95,18 @@ class Store:
 
         A failure of any kind leaves nothing, a kill an unlocked temporary file that the next `add` or `gc` removes.
         """
-        with _failing("write", self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _failing("write", self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_owner()
-            self._folder.chmod(0o700)
-            self._sweep()
+            self.folder.chmod(0o700)
+            self._sweep(_remove_unlocked)
             temporary, fd = self._create()
         try:
-            draft = _Draft(self._folder, fd)
+            draft = _Draft(self.folder, fd)
             record = fill(cast(BinaryIO, draft))
             if (record.sha256, record.size) != (draft.digest.hexdigest(), draft.size):
                 raise StoreError("the archive's record does not fit its bytes", hint="this is a fault of aj; report it")
-            with _failing("write", self._folder):
+            with _failing("write", self.folder):
                 os.fsync(fd)
                 self._publish(temporary, self.path(record.sha256))
         finally:
@@ -102,92 +121,102 @@ class Store:
     def lease(self, sha256: str) -> Iterator[Path]:
         """The archive's path, which no process' `gc` removes inside the `with`; `StoreError` when it is not here."""
         path = self.path(sha256)
-        with _failing("read", self._folder):
+        with _failing("read", self.folder):
             self._check_owner()
             fd = _lock_shared(path)
         if fd is None:
-            raise _absent(sha256)
+            hint = "run the command again: it is packed anew"
+            raise StoreError(f"the archive {sha256} is not in the cache", hint=hint)
         try:
             _use(path)
             yield path
         finally:
             os.close(fd)
 
-    def pin(self, sha256: str, witness: Path) -> None:
-        """No `gc` removes the archive as long as the file `witness` exists; `StoreError` when it is not here."""
-        path = self.path(sha256)
-        with _failing("write", self._folder):
-            self._check_owner()
-            if not self._folder.is_dir():
-                raise _absent(sha256)
-            with self._exclusive():
-                if not path.exists():
-                    raise _absent(sha256)
-                pin = path.with_name(f"{sha256}.pin-{hashlib.sha256(os.fsencode(witness)).hexdigest()[:16]}")
-                with suppress(FileExistsError):
-                    pin.symlink_to(witness)
-                sync_folder(self._folder)
-
     def entries(self) -> tuple[Stored, ...]:
         """What is here, least recently used first."""
         found: list[Stored] = []
-        with _failing("read", self._folder), suppress(FileNotFoundError):
-            for item in self._folder.iterdir():
+        with _failing("read", self.folder), suppress(FileNotFoundError):
+            for item in self.folder.iterdir():
                 if match := _NAME.match(item.name):
                     with suppress(FileNotFoundError):
                         found.append(Stored(match[1], item.stat().st_size, _used_ns(item)))
         return tuple(sorted(found, key=lambda stored: (stored.used_ns, stored.sha256)))
 
-    def gc(self, limit: int = LIMIT, *, keep: str | None = None) -> int:
-        """Remove what is least recently used until at most `limit` bytes are left; gives the bytes freed.
+    def in_use(self, sha256: str) -> bool:
+        """Whether somebody has leased the archive, or waits for it."""
+        path = self.path(sha256)
+        with _failing("read", self.folder):
+            return path.exists() and (_is_pinned(path) or not _is_unlocked(path))
+
+    def gc(self, limit: int = LIMIT, *, unused_since_ns: int = 0, keep: str | None = None) -> Cleaned:
+        """Remove what was last used before `unused_since_ns`, and the least recently used above `limit` bytes.
 
         What is leased or pinned stays, and so does `keep`. Temporary files of killed processes go in any case.
         """
-        stored = self.entries()
+        return self._collect(limit, unused_since_ns, keep, _remove_unlocked)
+
+    def surplus(self, limit: int = LIMIT, *, unused_since_ns: int = 0) -> Cleaned:
+        """What `gc` would remove now."""
+        return self._collect(limit, unused_since_ns, None, _is_unlocked)
+
+    def _collect(self, limit: int, unused_since_ns: int, keep: str | None, take: Callable[[Path], bool]) -> Cleaned:
+        stored, removed = self.entries(), []
         excess = sum(entry.size for entry in stored) - limit
-        freed = 0
-        with _failing("clean", self._folder):
+        with _failing("clean", self.folder):
             self._check_owner()
-            self._sweep()
+            freed = self._sweep(take)
             for entry in stored:
-                if freed < excess and entry.sha256 != keep:
+                if (excess > 0 or entry.used_ns < unused_since_ns) and entry.sha256 != keep:
                     with self._exclusive():
                         path = self.path(entry.sha256)
-                        freed += entry.size if not _is_pinned(path) and _remove_unlocked(path) else 0
-        return freed
+                        if not _is_pinned(path) and take(path):
+                            removed.append(entry)
+                            excess -= entry.size
+        return Cleaned(tuple(removed), freed + sum(entry.size for entry in removed))
 
     def _publish(self, temporary: Path, path: Path) -> None:
         # Under the lock, so that a file that somebody has leased is never replaced by an equal one without a lease.
         with self._exclusive():
             if not _is_intact(path):
                 temporary.replace(path)
-                sync_folder(self._folder)
+                sync_folder(self.folder)
+            self._keep(path)
             _use(path)
 
+    def _keep(self, path: Path) -> None:
+        """Pin the archive to the witness, if it is here and there is one; under the lock."""
+        if self._witness is not None and path.exists():
+            for pin in _pins(path):
+                if not _is_alive(pin):
+                    pin.unlink(missing_ok=True)
+            name = hashlib.sha256(os.fsencode(self._witness)).hexdigest()[:16]
+            with suppress(FileExistsError):
+                path.with_name(f"{path.name[:64]}.pin-{name}").symlink_to(self._witness)
+            sync_folder(self.folder)
+
     def _create(self) -> tuple[Path, int]:
-        temporary = self._folder / f"new.tmp-{os.getpid()}-{new_id()}"
+        temporary = self.folder / f"new.tmp-{os.getpid()}-{new_id()}"
         with self._exclusive():
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX)
         return temporary, fd
 
-    def _sweep(self) -> None:
-        for item in self._folder.glob("*.tmp-*"):
-            with self._exclusive():
-                _remove_unlocked(item)
+    def _sweep(self, take: Callable[[Path], bool]) -> int:
+        """Take what killed processes left; the bytes of it."""
+        freed = 0
+        for item in self.folder.glob("*.tmp-*"):
+            with self._exclusive(), suppress(FileNotFoundError):
+                size = item.stat().st_size
+                freed += size if take(item) else 0
+        return freed
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        fd = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+    def _exclusive(self) -> AbstractContextManager[int]:
+        return locked(self.folder / "lock")
 
     def _check_owner(self) -> None:
         # The folder above may be a system's own, such as a scratch disk; another user's could exchange ours.
-        for folder, others in ((self._folder.parent, {0}), (self._folder, set[int]())):
+        for folder, others in ((self.folder.parent, {0}), (self.folder, set[int]())):
             if folder.exists() and folder.stat().st_uid not in {os.geteuid(), *others}:
                 raise StoreError(
                     f"the cache `{folder}` belongs to another user", hint="set AJ_CACHE_HOME to a folder of your own"
@@ -224,21 +253,23 @@ def _failing(verb: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _absent(sha256: str) -> StoreError:
-    return StoreError(f"the archive {sha256} is not in the cache", hint="run the command again: it is packed anew")
-
-
 def _is_pinned(path: Path) -> bool:
-    """Whether something waits for the archive; links to what is gone are removed."""
-    pins = list(path.parent.glob(f"{path.name[:64]}.pin-*"))
-    for pin in pins:
-        try:
-            pin.stat()
-        except FileNotFoundError:
-            pin.unlink(missing_ok=True)
-        except OSError:  # its disk does not answer: it may exist
-            continue
-    return any(pin.is_symlink() for pin in pins)
+    """Whether something waits for the archive."""
+    return any(map(_is_alive, _pins(path)))
+
+
+def _pins(path: Path) -> list[Path]:
+    return list(path.parent.glob(path.name.removesuffix(".tar.gz") + ".pin-*"))
+
+
+def _is_alive(pin: Path) -> bool:
+    try:
+        pin.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:  # its disk does not answer: it may exist
+        return True
+    return True
 
 
 def _is_intact(path: Path) -> bool:
@@ -261,7 +292,7 @@ def _is_intact(path: Path) -> bool:
 
 
 def _memo(path: Path) -> Path:
-    return path.with_name(path.name[:64] + ".seen")
+    return path.with_name(path.name.removesuffix(".tar.gz") + ".seen")
 
 
 def _use(path: Path) -> None:
@@ -291,17 +322,39 @@ def _lock_shared(path: Path) -> int | None:
 
 
 def _remove_unlocked(path: Path) -> bool:
-    with suppress(FileNotFoundError, BlockingIOError):
+    """Remove a file that nobody holds, with the pins of who needed it."""
+    with _alone(path) as alone:
+        if alone:
+            _remove(path)
+            for pin in _pins(path):
+                pin.unlink(missing_ok=True)
+    return alone
+
+
+def _is_unlocked(path: Path) -> bool:
+    with _alone(path) as alone:
+        return alone
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Whether the file is there and nobody else holds it, which stays so inside the `with`."""
+    try:
         fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path)
-            return True
-        finally:
-            os.close(fd)
-    return False
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
 
 
 def _remove(path: Path) -> None:
+    _memo(path).unlink(missing_ok=True)  # first: an archive without its memo is only hashed once more
     path.unlink(missing_ok=True)
-    _memo(path).unlink(missing_ok=True)

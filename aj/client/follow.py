@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 QUICK_SECONDS = 0.05
 SLOW_SECONDS = 1.0
@@ -13,12 +13,8 @@ SLOW_SECONDS = 1.0
 TAIL_LINES = 20
 
 
-class Logs(Protocol):
-    """The part of the SDK's client that gives a job's output."""
-
-    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
-        """A page: chunks [{stream, text}], the cursor for the next page, finished; perhaps a note."""
-        ...
+Logs = Callable[[str, Mapping[str, int]], Mapping[str, Any]]
+"""A page of a job's output from a cursor on: chunks [{stream, text}], the cursor after it, finished; perhaps a note."""
 
 
 @dataclass(slots=True)
@@ -28,7 +24,7 @@ class Follower:
     `say` is told once why there is nothing yet.
     """
 
-    client: Logs
+    logs: Logs
     name: str
     write: Callable[[str], None]
     prefixed: bool
@@ -56,7 +52,7 @@ class Follower:
         return bool(page["finished"])
 
     def _take(self) -> Mapping[str, Any]:
-        page: Mapping[str, Any] = self.client.job_logs(self.name, self._cursor)
+        page: Mapping[str, Any] = self.logs(self.name, self._cursor)
         self._cursor = page["cursor"]
         if self.say and (note := page.get("note")):
             self.say(note)
@@ -77,15 +73,7 @@ class Follower:
         self._begun.clear()
 
     def _write(self, stream: str, lines: str) -> None:
-        self.tails[stream] = tail(f"{self.tails[stream]}\n{lines}" if stream in self.tails else lines)
-        self.write(labelled(stream, lines) if self.prefixed else lines + "\n")
-
-
-def labelled(stream: str, lines: str) -> str:
-    """`RANK | ` in front of each line."""
-    return "".join(f"{stream} | {line}\n" for line in lines.split("\n"))
-
-
-def tail(lines: str) -> str:
-    """The last lines of a text without a final newline."""
-    return "\n".join(lines.split("\n")[-TAIL_LINES:])
+        new = lines.split("\n")
+        before = self.tails[stream].split("\n") if stream in self.tails else []
+        self.tails[stream] = "\n".join([*before, *new][-TAIL_LINES:])
+        self.write("".join(f"{stream} | {line}\n" if self.prefixed else f"{line}\n" for line in new))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import click
 
@@ -16,9 +14,6 @@ from aj.client.options import whole_number
 from aj.client.show import show_fields, show_rows
 from aj.shared.errors import InterruptedByUser
 from aj.shared.model import Notice, to_json
-
-if TYPE_CHECKING:
-    from aj.sdk.client import Client
 
 _COLUMNS = ("azure_name", "status", "backend", "nodes", "created_at", "ended_at")
 LISTED = 50
@@ -87,8 +82,10 @@ def logs(call: Call, ref: str, follow: bool, stream: str | None) -> Answer:
     name = str(found["azure_name"])
     kept: list[str] = []
     write = kept.append if call.console.machine else call.console.stream
-    prefixed = stream is None and _several(found)
-    follower = Follower(_OneStream(client, stream), name, write, prefixed=prefixed, say=call.console.say)
+    several = int(found.get("nodes") or 1) * int(found.get("processes_per_node") or 1) > 1
+    follower = Follower(
+        partial(client.job_logs, stream=stream), name, write, prefixed=stream is None and several, say=call.console.say
+    )
     try:
         if follow:
             follower.to_the_end()
@@ -110,18 +107,3 @@ def cancel(call: Call, ref: str) -> Answer:
     canceled = call.connect().cancel_job(ref)
     document = {"kind": "command_result", "action": "cancel", **canceled}
     return Answer(document, lambda out: out.line(f"{canceled['azure_name']} {canceled['status']}"))
-
-
-@dataclass(frozen=True, slots=True)
-class _OneStream:
-    """The logs of a job, or one of them."""
-
-    client: Client
-    stream: str | None
-
-    def job_logs(self, ref: str, cursor: Mapping[str, int] | None = None, /) -> dict[str, Any]:
-        return self.client.job_logs(ref, cursor, self.stream)
-
-
-def _several(found: dict[str, Any]) -> bool:
-    return int(found.get("nodes") or 1) * int(found.get("processes_per_node") or 1) > 1

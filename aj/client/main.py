@@ -49,6 +49,7 @@ _COMMANDS = {
         "schema": ("aj.client.template:schema", "Print a JSON Schema, for example for an editor."),
         "doctor": ("aj.client.doctor:doctor", "Check this machine and this project."),
         "daemon": ("aj.client.daemon:daemon", "Show, start and stop the daemon."),
+        "cache": ("aj.client.cache:cache", "Show and clean the cache of packed code."),
         "completion": ("aj.client.project:completion", "Print a completion script for a shell."),
     },
 }

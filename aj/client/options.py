@@ -68,15 +68,8 @@ def build(call: Call, words: JobWords, identity: Identity, via: str | None = Non
     from aj.shared.job.build import Invocation, build_spec
     from aj.shared.template.template import load_template
 
-    invocation = Invocation(
-        argv=words.argv,
-        cwd=call.cwd,
-        nodes=words.nodes,
-        processes=words.processes,
-        processes_per_node=words.processes_per_node,
-        env=words.env,
-        via=via,
-    )
+    shape = (words.nodes, words.processes, words.processes_per_node)
+    invocation = Invocation(words.argv, call.cwd, *shape, words.env, via)
     template = load_template(call.home, chosen_template(call, words))
     built = build_spec(template, invocation, identity)
     if via == amlt.NAME:
@@ -148,11 +141,6 @@ def complete_template(ctx: click.Context, _param: click.Parameter, incomplete: s
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def via_amlt(_ctx: click.Context, _param: click.Parameter, value: bool) -> str | None:
-    """The callback of `--amlt`: what `JobSpec.via` becomes."""
-    return "amlt" if value else None
-
-
 def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     """An option's callback: `2` and not `0`, `-1`, `1_0` or a digit of another script."""
     if value is None:
@@ -160,6 +148,16 @@ def whole_number(_ctx: click.Context, _param: click.Parameter, value: str | None
     if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) == 0:
         raise click.BadParameter(f"`{value}` is not a whole number from 1")
     return int(value)
+
+
+def byte_count(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """An option's callback: `0`, `812`, `1.5GB`; the units are those that sizes are shown in."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kMGT]?)B?", value, re.ASCII)
+    if found is None:
+        raise click.BadParameter(f"`{value}` is not a size such as `500MB` or `1.5GB`")
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
 
 
 def _number(*names: str, text: str) -> Callable[[Any], Any]:
@@ -193,8 +191,8 @@ _JOB_OPTIONS = (
 amlt_option = click.option(
     "--amlt",
     "via",
-    is_flag=True,
-    callback=via_amlt,
+    flag_value="amlt",
+    default=None,
     help="Have `amlt` pack the code and submit the job; the daemon runs it.",
 )
 """Of commands that can go the amlt way."""

@@ -8,11 +8,10 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Command, Group, UsageError
-from aj.client.config import change_config
 from aj.client.console import Answer, Console
 from aj.client.options import complete_template
 from aj.client.show import show_fields
-from aj.shared.config import read_config
+from aj.shared.config import change_config, read_config
 from aj.shared.errors import ChildError, NotFoundError
 from aj.shared.jsonio import Json, write_file
 from aj.shared.paths import shipped

@@ -9,9 +9,9 @@ import click
 
 from aj.client.call import Call
 from aj.client.commands import Group, UsageError
-from aj.client.config import change_config
 from aj.client.console import Answer
 from aj.client.show import show_fields, show_rows
+from aj.shared.config import change_config
 from aj.shared.errors import NotFoundError
 
 _WORKSPACES = ("name", "resource_group", "subscription_id", "location", "configured")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from aj.client.call import Call
@@ -13,16 +13,13 @@ from aj.client.progress import progress
 from aj.client.show import show_result, way_on
 from aj.shared.errors import AjError, InputError, InterruptedByUser, OutcomeUnknownError, from_wire, to_wire
 from aj.shared.jsonio import Json
+from aj.shared.model import JobResult, JobSpec, Status, to_json
 
 if TYPE_CHECKING:
     from aj.sdk.client import Client
-    from aj.shared.model import JobSpec, Status
 
 COMPLETED = "Completed"
-_ABSENT = (
-    "id", "name", "azure_name", "backend", "portal_url", "ticket", "template", "nodes", "processes",
-    "processes_per_node", "archive", "payload_sha256", "job_status", "note", "error",
-)  # fmt: skip
+_ABSENT = dict.fromkeys(field.name for field in fields(JobResult))
 
 
 class JobFailedError(AjError):
@@ -53,8 +50,6 @@ class Submission:
         return self._followed(client, result) if follows else Answer(result, lambda out: _show_sent(out, result))
 
     def _send(self, client: Client) -> Mapping[str, Any]:
-        from aj.shared.model import to_json
-
         try:
             with progress(self.call.console) as emit:
                 result = client.submit(self.spec, self.call.caller(), queue=self.queue, expect=self.expect, emit=emit)
@@ -81,7 +76,7 @@ class Submission:
     def _followed(self, client: Client, result: Mapping[str, Any]) -> Answer:
         console, name = self.call.console, str(result["azure_name"])
         several = self.spec.shape.nodes * self.spec.shape.processes_per_node > 1
-        follower = Follower(client, name, console.stream, prefixed=several)
+        follower = Follower(client.job_logs, name, console.stream, prefixed=several)
         try:
             show_result(console.say, result)
             console.flush()
@@ -109,18 +104,9 @@ class Submission:
 
 def document_of(spec: JobSpec, status: Status) -> dict[str, Json]:
     """The `submission_result` of a job that has met no daemon."""
-    return {
-        "kind": "submission_result",
-        "status": status,
-        **dict.fromkeys(_ABSENT),
-        "id": spec.identity.id,
-        "name": spec.name,
-        "backend": spec.backend,
-        "template": spec.template.name,
-        "nodes": spec.shape.nodes,
-        "processes": spec.shape.processes,
-        "processes_per_node": spec.shape.processes_per_node,
-    }
+    names = (spec.identity.id, spec.name, spec.backend, spec.template.name)
+    shape = (spec.shape.nodes, spec.shape.processes, spec.shape.processes_per_node)
+    return {"kind": "submission_result", **to_json(JobResult(status, *names, *shape))}
 
 
 def failed(known: Mapping[str, Json], error: AjError) -> Answer:
@@ -129,7 +115,7 @@ def failed(known: Mapping[str, Json], error: AjError) -> Answer:
     if isinstance(error, OutcomeUnknownError) or (isinstance(error, InterruptedByUser) and status == "failed"):
         status = "unknown"
     fixed = {"status": status, "error": to_wire(error)}
-    document = {"kind": "submission_result", **dict.fromkeys(_ABSENT), **known, **fixed}
+    document = {"kind": "submission_result", **_ABSENT, **known, **fixed}
     return Answer(document, lambda out: out.error(error), error.exit_code)
 
 

@@ -21,6 +21,7 @@ from aj.shared.errors import (
     WaitTimeoutError,
     from_wire,
 )
+from aj.shared.jsonio import Json
 from aj.shared.model import Caller, Emit, Event, JobResult, JobSpec, Notice, nowhere, to_json
 from aj.shared.spec import spec_to_json
 
@@ -79,11 +80,11 @@ class Client:
 
     def ticket(self, ref: str) -> dict[str, Any]:
         """One entry."""
-        return self._get(f"/v1/queue/{_word(ref)}")
+        return self._ask("GET", f"/v1/queue/{_word(ref)}")
 
     def cancel_ticket(self, ref: str) -> dict[str, Any]:
         """End an entry that is still pending; `ConflictError` when it is not."""
-        return self._post(f"/v1/queue/{_word(ref)}/cancel")
+        return self._ask("POST", f"/v1/queue/{_word(ref)}/cancel", {})
 
     def wait(self, ref: str, timeout: float | None = None, emit: Emit = nowhere) -> dict[str, Any]:
         """The entry once it has ended, whatever became of it; `emit` gets its events, those of the past first.
@@ -115,7 +116,7 @@ class Client:
         `warn` hears of each backend that cannot be reached; one that is `wanted` is an error.
         """
         query = {**({"limit": str(limit)} if limit is not None else {}), **wanted}
-        document = self._get("/v1/jobs" + (f"?{urlencode(query)}" if query else ""), remote=True)
+        document = self._ask("GET", "/v1/jobs" + (f"?{urlencode(query)}" if query else ""), remote=True)
         for warning in document["warnings"]:
             if warn is not None:
                 warn(Notice(**warning))
@@ -125,7 +126,7 @@ class Client:
 
     def job(self, ref: str) -> dict[str, Any]:
         """One job, with everything that its backend knows."""
-        found = self._get(f"/v1/jobs/{_word(ref)}", remote=True)["job"]
+        found = self._ask("GET", f"/v1/jobs/{_word(ref)}", remote=True)["job"]
         assert isinstance(found, dict)
         return found
 
@@ -135,17 +136,35 @@ class Client:
         `stream` chooses one: a rank, or the name of a log file.
         """
         query = {**({"cursor": json.dumps(dict(cursor))} if cursor else {}), **({"stream": stream} if stream else {})}
-        return self._get(f"/v1/jobs/{_word(ref)}/logs?{urlencode(query)}", remote=True)
+        return self._ask("GET", f"/v1/jobs/{_word(ref)}/logs?{urlencode(query)}", remote=True)
 
     def cancel_job(self, ref: str) -> dict[str, Any]:
         """End a job: azure_name and the status after."""
-        return self._post(f"/v1/jobs/{_word(ref)}/cancel", remote=True)
+        return self._ask("POST", f"/v1/jobs/{_word(ref)}/cancel", {}, remote=True)
 
     def azure(self, topic: str) -> dict[str, Any]:
         """What this caller can see in Azure: `login`, `workspaces`, `workspace`, `experiments`, `quota`, and of
         Singularity `clusters`, `skus`, `images`.
         """
-        return self._get(f"/v1/azure/{_word(topic)}", remote=True)
+        return self._ask("GET", f"/v1/azure/{_word(topic)}", remote=True)
+
+    def cache(self) -> dict[str, Any]:
+        """What lies in this caller's cache: folder, limit and bytes, and archives [{sha256, size, used_at, in_use}].
+
+        The archives come in the order in which they would be removed: least recently used first.
+        """
+        return self._ask("GET", "/v1/cache", remote=True)
+
+    def cache_gc(
+        self, *, max_bytes: int | None = None, unused_days: int | None = None, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Remove archives: the least recently used above `max_bytes` (None: the bound that packing keeps to by itself),
+        and those that were not used for `unused_days`. What is being packed or sent, or waits in a queue, stays.
+
+        folder, dry_run, removed [{sha256, size, used_at}], freed (bytes), left (bytes), left_archives.
+        """
+        body = {"max_bytes": max_bytes, "unused_days": unused_days, "dry_run": dry_run}
+        return self._ask("POST", "/v1/cache/gc", body, remote=True)
 
     def shutdown(self, force: bool = False, emit: Emit = nowhere) -> dict[str, Any]:
         """End the daemon once it has finished what it is doing, or at once: pid, waiting_for, abandoned, kept.
@@ -154,46 +173,33 @@ class Client:
         """
         return self._daemon.stop(force, emit)
 
-    @property
-    def _way(self) -> Transport:
+    def _way(self, remote: bool) -> Transport:
         """The caller goes along where it can: what waits in the project may need its secrets after a restart."""
-        try:
-            return self._remote_way
-        except ConfigError:
-            return self._plain_way
-
-    @property
-    def _plain_way(self) -> Transport:
-        return Transport(self._daemon.place.socket, self.root)
-
-    @property
-    def _remote_way(self) -> Transport:
         from dataclasses import replace
 
         from aj.shared.caller import to_header
 
-        return replace(self._plain_way, caller=to_header(self._daemon.env, self.root))
-
-    def _get(self, path: str, *, remote: bool = False) -> dict[str, Any]:
-        patience = REMOTE_SECONDS if remote else ANSWER_SECONDS
-        way = self._remote_way if remote else self._way
+        way = Transport(self._daemon.place.socket, self.root)
         try:
-            return way.request("GET", path, patience=patience)
-        except (NotSentError, LostError):
-            self._daemon.ensure()
-            return way.request("GET", path, patience=patience)
+            return replace(way, caller=to_header(self._daemon.env, self.root))
+        except ConfigError:
+            if remote:
+                raise
+            return way
 
-    def _post(self, path: str, *, remote: bool = False) -> dict[str, Any]:
-        patience = REMOTE_SECONDS if remote else ANSWER_SECONDS
-        way = self._remote_way if remote else self._way
+    def _ask(self, method: str, path: str, body: Json = None, *, remote: bool = False) -> dict[str, Any]:
+        """A read may be lost, and is tried once more."""
+        way, patience = self._way(remote), REMOTE_SECONDS if remote else ANSWER_SECONDS
         try:
-            return way.request("POST", path, {}, patience=patience)
-        except NotSentError:
+            return way.request(method, path, body, patience=patience)
+        except (NotSentError, LostError) as error:
+            if method != "GET" and isinstance(error, LostError):
+                raise
             self._daemon.ensure()
-            return way.request("POST", path, {}, patience=patience)
+            return way.request(method, path, body, patience=patience)
 
     def _listed(self, path: str, key: str, emit: Emit) -> list[dict[str, Any]]:
-        document = self._get(path)
+        document = self._ask("GET", path)
         for warning in document["warnings"]:
             emit(Event("warning", "; ".join(filter(None, (warning["message"], warning["where"], warning["hint"])))))
         found = document[key]
@@ -204,10 +210,10 @@ class Client:
         self, method: str, path: str, emit: Emit, body: Any = None, deadline: float | None = None
     ) -> dict[str, Any]:
         try:
-            return _outcome(self._way.stream(method, path, body, deadline=deadline), emit)
+            return _outcome(self._way(remote=False).stream(method, path, body, deadline=deadline), emit)
         except (NotSentError, DaemonNotRunningError):
             self._daemon.ensure(emit)
-            return _outcome(self._way.stream(method, path, body, deadline=deadline), emit)
+            return _outcome(self._way(remote=False).stream(method, path, body, deadline=deadline), emit)
 
 
 def _outcome(lines: Iterator[Mapping[str, Any]], emit: Emit) -> dict[str, Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from starlette.applications import Starlette  # noqa: TID253
 from starlette.exceptions import HTTPException  # noqa: TID253
-from starlette.middleware import Middleware  # noqa: TID253
 from starlette.requests import Request  # noqa: TID253
 from starlette.responses import Response  # noqa: TID253
-from starlette.types import ASGIApp, Receive, Scope, Send  # noqa: TID253
 
 from aj.server.boundary import internal
 from aj.server.life import Life
@@ -19,30 +17,10 @@ def create_app(life: Life) -> Starlette:
     """The application of one daemon; `life` has its contexts, and they their workshop."""
     app = Starlette(
         routes=ROUTES,
-        middleware=[Middleware(Counted, life=life)],
         exception_handlers={AjError: _aj_error, HTTPException: _http_error, Exception: _fault},
     )
     app.state.life = life
     return app
-
-
-class Counted:
-    """Tells the daemon's life of each request, from its first byte to the last of its answer."""
-
-    def __init__(self, app: ASGIApp, life: Life) -> None:
-        self._app = app
-        self._life = life
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass it on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        self._life.begin_request()
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._life.end_request()
 
 
 async def _aj_error(_: Request, error: Exception) -> Response:

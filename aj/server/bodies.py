@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +18,28 @@ if TYPE_CHECKING:
 
 LIMIT = 8 * 1024 * 1024
 """Bytes of a body."""
+COUNT_LIMIT = 2**53
+"""What JSON's numbers hold exactly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
-    """The body of `POST /v1/submissions`."""
+class JobRequest:
+    """The body of `POST /v1/submissions`, which has `queue` and `expect`, and of `/v1/plans`, which has `offline`."""
 
     spec: JobSpec
     caller: Caller
-    queue: bool
-    expect: str | None
+    queue: bool = False
+    expect: str | None = None
+    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """The body of `POST /v1/plans`."""
+class Cleaning:
+    """The body of `POST /v1/cache/gc`; None for the rule that packing keeps to by itself, and for no rule of age."""
 
-    spec: JobSpec
-    caller: Caller
-    offline: bool
+    max_bytes: int | None
+    unused_days: int | None
+    dry_run: bool
 
 
 async def json_body(request: Request) -> Json:
@@ -52,19 +55,20 @@ async def json_body(request: Request) -> Json:
         raise RequestError(f"the body is not JSON: {error}") from error
 
 
-def submission(document: Json) -> Submission:
-    """Typed; `RequestError` at the first fault."""
-    body = _object(document, {"spec", "caller", "queue", "expect"})
+def job_request(document: Json, own: Collection[str]) -> JobRequest:
+    """`own` are the keys that this route has beside `spec` and `caller`; `RequestError` at the first fault."""
+    body = _object(document, {"spec", "caller", *own})
     expect = body.get("expect")
     if expect is not None and not isinstance(expect, str):
         raise RequestError("`expect` is not a text")
-    return Submission(_spec(body), caller_from_json(body.get("caller")), _flag(body, "queue"), expect)
+    caller = caller_from_json(body.get("caller"))
+    return JobRequest(_spec(body), caller, _flag(body, "queue"), expect, _flag(body, "offline"))
 
 
-def plan_request(document: Json) -> PlanRequest:
+def cleaning(document: Json) -> Cleaning:
     """Typed; `RequestError` at the first fault."""
-    body = _object(document, {"spec", "caller", "offline"})
-    return PlanRequest(_spec(body), caller_from_json(body.get("caller")), _flag(body, "offline"))
+    body = _object(document, {"max_bytes", "unused_days", "dry_run"})
+    return Cleaning(_count(body, "max_bytes"), _count(body, "unused_days"), _flag(body, "dry_run"))
 
 
 def shutdown_request(document: Json) -> Json:
@@ -107,6 +111,13 @@ def _flag(body: Mapping[str, Any], key: str) -> bool:
     value = body.get(key, False)
     if not isinstance(value, bool):
         raise RequestError(f"`{key}` is neither true nor false")
+    return value
+
+
+def _count(body: Mapping[str, Any], key: str) -> int | None:
+    value = body.get(key)
+    if value is not None and not (type(value) is int and 0 <= value < COUNT_LIMIT):
+        raise RequestError(f"`{key}` is not a whole number from 0 below {COUNT_LIMIT}")
     return value
 
 

@@ -60,10 +60,6 @@ def _log_file() -> str:
 
 
 def _without(error: AjError, secrets: Collection[str]) -> AjError:
-    return type(error)(
-        redact_text(error.message, secrets),
-        where=error.where and redact_text(error.where, secrets),
-        hint=error.hint and redact_text(error.hint, secrets),
-        status_code=error.status_code,
-        azure_code=error.azure_code,
-    )
+    details = error.details()
+    texts = {name: details[name] and redact_text(details[name], secrets) for name in ("where", "hint")}
+    return type(error)(redact_text(error.message, secrets), **{**details, **texts})

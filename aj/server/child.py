@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -153,7 +154,8 @@ class _Pipes:
         self._selector.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
-                _close(stream)
+                with suppress(OSError):
+                    stream.close()
 
     def _wait(self, deadline: float) -> str | None:
         while True:
@@ -192,7 +194,8 @@ class _Pipes:
             ended = True
         if ended:
             self._selector.unregister(stream)
-            _close(stream)
+            with suppress(OSError):
+                stream.close()
 
 
 class _Kept:
@@ -259,10 +262,3 @@ def _cut(text: str) -> str:
         return text
     half = SHOWN // 2
     return f"{text[:half]}\n… {len(text) - SHOWN} characters left out, the daemon's log has them …\n{text[-half:]}"
-
-
-def _close(stream: IO[bytes]) -> None:
-    try:
-        stream.close()
-    except OSError:
-        pass

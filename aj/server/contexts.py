@@ -44,13 +44,13 @@ class Contexts:
         root = project_root(header)
         with self._guard:
             context = self._open.get(root)
-            if context is not None and context.vanished() and not (context.users or context.active()):
+            if context is not None and context.vanished() and not (context.users or context.worker.active()):
                 self._open.pop(root).close()
                 context = None
             if context is None:
                 context = self._open[root] = Context(Home(root), self._workshop, lent)
                 if self._stopping:
-                    context.stop()
+                    context.worker.stop()
             context.users += 1
         try:
             context.restore()  # it may wait for another daemon: not with all projects
@@ -80,14 +80,14 @@ class Contexts:
         with self._guard:
             self._stopping = True
             for context in self._open.values():
-                context.stop()
+                context.worker.stop()
 
     def close_idle(self) -> None:
         """Close what nobody uses."""
         with self._guard:
             for root, context in list(self._open.items()):
                 idle = monotonic() - context.used_at > IDLE_SECONDS
-                if idle and not context.users and not context.active() and not context.pending():
+                if idle and not context.users and not context.worker.active() and not context.queue.pending():
                     self._open.pop(root).close()
 
     def close(self) -> None:
@@ -103,14 +103,14 @@ class Contexts:
                 {"root": str(root), "ticket": work.ticket, "phase": work.phase}
                 | {key: work.record[key] for key in ("id", "name")}
                 for root, context in self._open.items()
-                for work in context.active()
+                for work in context.worker.active()
             ]
 
     def summary(self) -> list[dict[str, Json]]:
         """Each open project: root, pending, active."""
         with self._guard:
             return [
-                {"root": str(root), "pending": len(context.pending()), "active": len(context.active())}
+                {"root": str(root), "pending": len(context.queue.pending()), "active": len(context.worker.active())}
                 for root, context in sorted(self._open.items())
             ]
 

@@ -1,16 +1,22 @@
-"""Progress on its way out: written by any thread, followed by any number of streams, in bounded memory."""
+"""Progress on its way out: written by any thread, followed by any number of answers that grow, in bounded memory."""
 
 from __future__ import annotations
 
 import asyncio  # noqa: TID253
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from threading import Lock
 
-from aj.shared.model import Event
+from aj.shared.errors import AjError, to_wire
+from aj.shared.jsonio import Json, compact
+from aj.shared.model import Event, to_json
 
 LIMIT = 500
 """Events kept for those who follow later or slowly; older ones are dropped."""
+BEAT_SECONDS = 1.0
+"""A silent daemon and a long step must not look alike."""
+BEAT = b'{"event":{"completed":null,"detail":"","kind":"beat","total":null}}\n'
 
 
 class Feed:
@@ -76,3 +82,20 @@ class Feed:
                 break
             fresh.append(event)
         return fresh[::-1]
+
+
+async def follow(feed: Feed, outcome: Callable[[], Awaitable[Json | AjError | None]]) -> AsyncIterator[bytes]:
+    """One JSON object a line: the events of `feed`, a beat whenever nothing happens, and at last the outcome."""
+    cursor = 0
+    yield BEAT
+    while True:
+        found = await outcome()
+        events, cursor = await feed.read(cursor, BEAT_SECONDS if found is None else 0)
+        for event in events:
+            yield compact({"event": to_json(event)}) + b"\n"
+        if found is not None:
+            last = {"error": to_wire(found)} if isinstance(found, AjError) else {"result": found}
+            yield compact(last) + b"\n"
+            return
+        if not events:
+            yield BEAT

@@ -89,11 +89,13 @@ class View:
 
     def _backends(self, only: str | None = None) -> list[tuple[str, Jobs]]:
         """Those that this project has used or is configured for, that still exist and manage jobs."""
+        from aj.server.submit import configured_services
+
         context = self.context
         records, _ = context.journal.newest(SEARCHED)
-        used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.entries()}
+        used = {str(record.get("backend")) for record in records} | {entry.backend for entry in context.queue.entries()}
         found = []
-        for service in sorted(used | set(context.workshop.configured(context.home))):
+        for service in sorted(used | set(configured_services(context.home))):
             try:
                 jobs = context.workshop.jobs(context.home, service, self.caller)
             except UnknownServiceError:
@@ -114,7 +116,7 @@ def _reachable(service: str, jobs: Jobs, notices: list[Notice]) -> Iterator[dict
 def _submitted(context: Context, ref: str) -> tuple[str, str] | None:
     """Service and remote name of a job that the queue or the journal knows."""
     try:
-        entry = context.find(ref)
+        entry = context.queue.find(ref)
     except NotFoundError:
         return _recorded(context, ref)
     if entry.state in ("pending", "submitting"):

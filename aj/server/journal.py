@@ -51,17 +51,15 @@ class Journal:
                 records.append(record)
             elif line.strip():
                 skipped += 1
-        return records, [self._warning(skipped)] if skipped else []
+        what = "1 line that is" if skipped == 1 else f"{skipped} lines that are"
+        warning = Notice(f"skipped {what} no record", where=str(self.path), hint="remove what aj did not write")
+        return records, [warning] if skipped else []
 
     def has(self, job_id: str) -> bool:
         """Whether an attempt of this AJ_ID is among the recorded ones."""
         needle = job_id.encode()
         lines = (line for line in _lines_from_the_end(self.path) if needle in line)
         return any((record := _record(line)) is not None and record["id"] == job_id for line in lines)
-
-    def _warning(self, skipped: int) -> Notice:
-        what = "1 line that is" if skipped == 1 else f"{skipped} lines that are"
-        return Notice(f"skipped {what} no record", where=str(self.path), hint="remove what aj did not write")
 
 
 def _write_line(fd: int, line: bytes) -> None:

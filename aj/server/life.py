@@ -35,13 +35,15 @@ class Life:
         """Ends the server, set by who runs it."""
         self.intact: Callable[[], bool] = lambda: True
         """Whether socket and lock are still ours, set by who owns them."""
+        self.requests: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """How many are being answered, and how many were; set by who serves them."""
         self.draining = False
         self.forced = False
         self._place = place
         self._idle_seconds = idle_seconds
         self._fingerprint = fingerprint()
         self._started = self._used = monotonic()
-        self._requests = 0
+        self._served = 0
         self._tasks: set[asyncio.Future[None]] = set()
 
     def info(self) -> dict[str, Json]:
@@ -71,16 +73,6 @@ class Life:
         task = asyncio.get_running_loop().run_in_executor(lane, work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def begin_request(self) -> None:
-        """Somebody is here."""
-        self._requests += 1
-        self._used = monotonic()
-
-    def end_request(self) -> None:
-        """And gone."""
-        self._requests -= 1
-        self._used = monotonic()
 
     def shut_down(self, document: Json) -> dict[str, Json]:
         """Drain, or with `force` leave at once: what is waited for or abandoned, and how much stays in the queue.
@@ -114,7 +106,10 @@ class Life:
         if holds(2, self._place.log) and os.fstat(2).st_size > LOG_LIMIT:
             attempt(self._turn_log)
         busy = await self.within(self.quick, lambda: attempt(self._tidy))
-        idle = busy is False and not self._requests and not self._tasks
+        open_requests, served = self.requests()
+        if open_requests or served != self._served:
+            self._used, self._served = monotonic(), served
+        idle = busy is False and not open_requests and not self._tasks
         if self.draining or not self.intact() or (idle and monotonic() - self._used > self._idle_seconds):
             self.drain()
 

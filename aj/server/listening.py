@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn  # noqa: TID253
@@ -44,6 +45,7 @@ def serve(place: Runtime, lock: int, workshop: Workshop, idle_seconds: float) ->
         server.force_exit = server.force_exit or life.forced
 
     life.leave = leave
+    life.requests = lambda: (len(server.server_state.tasks), server.server_state.total_requests)
     life.intact = lambda: holds(lock, place.lock) and is_at(own, place.socket)
     try:
         asyncio.run(_until_left(server, life, listening))
@@ -68,13 +70,11 @@ def bind(path: Path) -> socket.socket:
 
     Only the holder of the daemon's lock may call it. `DaemonError` when something else lies there.
     """
-    try:
+    with suppress(FileNotFoundError):
         found = path.lstat()
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
             raise DaemonError("the socket's place is taken", where=str(path), hint="remove it")
         path.unlink()
-    except FileNotFoundError:
-        pass
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

@@ -77,21 +77,30 @@ class Entry:
 
 
 class Queue:
-    """`queue.db` of one AJ_HOME, opened by one daemon at a time; every method may be called from any thread.
+    """`queue.db` of one AJ_HOME, used by one daemon at a time; every method may be called from any thread.
 
-    `StoreError` when the disk refuses. A database that is no database is set aside, with a warning in `notices`.
+    Until `open` it is empty, whatever lies on the disk. `StoreError` when the disk refuses. A database that is no
+    database is set aside, with a warning in `notices`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.notices: list[Notice] = []
         self._lock = RLock()
-        self._database = self._open()
+        self._is_open = False
+        self._database: sqlite3.Connection | None = None
+
+    def open(self) -> Queue:
+        """Make the file where there is none, and read it from now on."""
+        self._is_open = True
+        self._run(lambda database: None)
+        return self
 
     def close(self) -> None:
         """Everything is on disk already; this only lets go of the files."""
         with self._lock:
-            self._database.close()
+            self._is_open = False
+            self._let_go()
 
     def accept(self, entry: Entry, record: Json) -> None:
         """Store a new entry; `ConflictError` when its id was accepted before, because nothing is sent twice.
@@ -159,7 +168,9 @@ class Queue:
         if found:
             near = ", ".join(f"`{entry.ticket}` ({entry.name})" for entry in found[:5])
             raise NotFoundError(f"`{ref}` is the start of {len(found)} entries", hint=f"say more of it: {near}")
-        raise NotFoundError(f"no queue entry `{ref}`", hint="`aj queue list` shows the tickets, `aj list` older runs")
+        shown = "`aj queue list` shows the tickets, `aj list` older runs"
+        hint = shown if self._is_open else "nothing was submitted in this project yet"
+        raise NotFoundError(f"no queue entry `{ref}`", hint=hint)
 
     def sealed(self, ticket: str) -> Json:
         """What `ready` stored, None once the entry has ended."""
@@ -200,6 +211,8 @@ class Queue:
         self._read("PRAGMA wal_checkpoint(TRUNCATE)", ())
 
     def _read(self, statement: str, values: tuple[Any, ...]) -> list[Any]:
+        if not self._is_open:
+            return []
         return self._run(lambda database: database.execute(statement, values).fetchall())
 
     def _write(self, statement: str, values: tuple[Any, ...]) -> int:
@@ -208,24 +221,24 @@ class Queue:
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock, self._told():
             try:
-                return work(self._database)
+                return work(self._opened())
             except sqlite3.DatabaseError as error:
                 if getattr(error, "sqlite_errorcode", None) not in _CORRUPT:
                     raise
-                self._database.close()
+                self._let_go()
                 self._set_aside()
-                self._database = self._open()
-                return work(self._database)
+                return work(self._opened())
 
-    def _open(self) -> sqlite3.Connection:
-        with self._told():
-            try:
-                return _opened(self.path)
-            except sqlite3.DatabaseError as error:
-                if getattr(error, "sqlite_errorcode", None) not in _CORRUPT:
-                    raise
-                self._set_aside()
-                return _opened(self.path)
+    def _opened(self) -> sqlite3.Connection:
+        if not self._is_open:
+            raise sqlite3.ProgrammingError("it is closed")
+        self._database = self._database or _opened(self.path)
+        return self._database
+
+    def _let_go(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self._database = None
 
     def _set_aside(self) -> None:
         stamp = now_utc().replace(":", "").replace("+0000", "Z")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 GIT_SECONDS = 2.0
 """A slow git costs the record its commit, not the user their time."""
+_OF_THE_CODE = ("archive", "archive_sha256", "git_commit", "git_dirty")
+_KNOWN_LATER = ("azure_name", "portal_url", "note", "payload_sha256", *_OF_THE_CODE)
 LONG = 8
 """Characters from which any value of a job's environment is hidden in texts; secret ones always are."""
 
@@ -27,26 +29,19 @@ def record_of(spec: JobSpec) -> dict[str, Json]:
     return {
         "id": spec.identity.id,
         "name": spec.name,
-        "azure_name": None,
         "template": spec.template.name,
         "backend": spec.backend,
         "nodes": spec.shape.nodes,
         "processes": spec.shape.processes,
         "processes_per_node": spec.shape.processes_per_node,
         "submitted_at": spec.identity.submitted_at,
-        "archive_sha256": None,
-        "payload_sha256": None,
-        "portal_url": None,
-        "note": None,
-        "git_commit": None,
-        "git_dirty": None,
-        "archive": None,
+        **dict.fromkeys(_KNOWN_LATER),
     }
 
 
-def with_frozen(record: Mapping[str, Json], frozen: Frozen, caller: Caller) -> dict[str, Json]:
-    """The same once archive and payload exist, with the commit that the code came from."""
-    known = {**record, **git_state(caller), "payload_sha256": frozen.payload_sha256}
+def with_frozen(record: Mapping[str, Json], frozen: Frozen) -> dict[str, Json]:
+    """The same once archive and payload exist."""
+    known = {**record, "payload_sha256": frozen.payload_sha256}
     packed = frozen.archive
     if packed is None:
         return known

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -12,33 +12,24 @@ from starlette.requests import Request  # noqa: TID253
 from starlette.responses import Response, StreamingResponse  # noqa: TID253
 from starlette.routing import Route  # noqa: TID253
 
-from aj.server.bodies import (
-    PlanRequest,
-    Submission,
-    cursor,
-    json_body,
-    limit,
-    plan_request,
-    shutdown_request,
-    submission,
-)
+from aj.server import cache
+from aj.server.bodies import JobRequest, cleaning, cursor, job_request, json_body, limit, shutdown_request
 from aj.server.boundary import attempt
 from aj.server.context import Context
-from aj.server.events import Feed
+from aj.server.events import Feed, follow
 from aj.server.jobs import View, Wanted
 from aj.server.life import Life
 from aj.server.queue import FINISHED
-from aj.server.streams import follow
 from aj.server.worker import Work
 from aj.shared import errors
 from aj.shared.caller import CALLER_HEADER, from_header
 from aj.shared.errors import AjError, DaemonNotRunningError
 from aj.shared.fingerprint import ROOT_HEADER
 from aj.shared.jsonio import Json, compact
-from aj.shared.model import JobResult, Plan, to_json
+from aj.shared.model import Caller, Emit, JobResult, Notice, to_json
 
 T = TypeVar("T")
-RECORDS_AT_MOST = 10_000
+ROWS_AT_MOST = 10_000
 STATUS: tuple[tuple[type[AjError], int], ...] = (
     (errors.NotFoundError, 404),
     (errors.ConflictError, 409),
@@ -51,6 +42,89 @@ STATUS: tuple[tuple[type[AjError], int], ...] = (
     (AjError, 500),
 )
 """The first class that fits gives the HTTP status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request about one project; `path` has the names of its route."""
+
+    context: Context
+    caller: Caller
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Json
+
+    @property
+    def ref(self) -> str:
+        """The entry or job that is meant."""
+        return self.path["ref"]
+
+    @property
+    def jobs(self) -> View:
+        """The project's jobs, for this caller."""
+        return View(self.context, self.caller)
+
+    @property
+    def most(self) -> int:
+        """Rows that are wanted."""
+        return limit(self.query.get("limit"), ROWS_AT_MOST)
+
+
+def _records(asked: Asked) -> Json:
+    records, warnings = asked.context.journal.newest(asked.most)
+    return {"records": records, "warnings": _notices(warnings)}
+
+
+def _queue(asked: Asked) -> Json:
+    entries = [entry.document() for entry in asked.context.queue.entries()]
+    return {"entries": entries, "warnings": _notices(asked.context.queue.notices)}
+
+
+def _jobs(asked: Asked) -> Json:
+    wanted = Wanted(asked.most, **{key: asked.query.get(key) for key in ("status", "experiment", "backend")})
+    jobs, warnings = asked.jobs.list_jobs(wanted)
+    return {"jobs": jobs, "warnings": _notices(warnings)}
+
+
+def _azure(asked: Asked) -> Json:
+    from aj.server.azure.views import view
+
+    return view(asked.path["topic"], asked.context.home, asked.caller)
+
+
+def _notices(notices: Sequence[Notice]) -> list[Json]:
+    return [to_json(notice) for notice in notices]
+
+
+_OF_A_PROJECT: Sequence[tuple[str, str, str, Callable[[Asked], Json]]] = (
+    ("GET", "/v1/records", "quick", _records),
+    ("GET", "/v1/queue", "quick", _queue),
+    ("GET", "/v1/queue/{ref}", "quick", lambda asked: asked.context.queue.find(asked.ref).document()),
+    ("POST", "/v1/queue/{ref}/cancel", "quick", lambda asked: asked.context.cancel(asked.ref).document()),
+    ("GET", "/v1/jobs", "remote", _jobs),
+    ("GET", "/v1/jobs/{ref}", "remote", lambda asked: {"job": asked.jobs.show(asked.ref)}),
+    (
+        *("GET", "/v1/jobs/{ref}/logs", "remote"),
+        lambda asked: asked.jobs.logs(asked.ref, cursor(asked.query.get("cursor")), asked.query.get("stream")),
+    ),
+    ("POST", "/v1/jobs/{ref}/cancel", "remote", lambda asked: asked.jobs.cancel(asked.ref)),
+    ("GET", "/v1/azure/{topic}", "remote", _azure),
+    ("GET", "/v1/cache", "quick", lambda asked: cache.show(asked.caller)),
+    ("POST", "/v1/cache/gc", "quick", lambda asked: cache.clean(asked.caller, cleaning(asked.body))),
+)
+"""Method, path, lane, and what is done there: one document is the answer."""
+
+
+def _one_document(lane: str, work: Callable[[Asked], Json]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        body = await json_body(request)
+
+        def use(context: Context) -> Json:
+            return work(Asked(context, _caller(request), request.path_params, request.query_params, body))
+
+        return _reply(await _with_context(request, getattr(_life(request), lane), use))
+
+    return endpoint
 
 
 async def info(request: Request) -> Response:
@@ -67,68 +141,41 @@ async def shutdown(request: Request) -> Response:
 
 async def plans(request: Request) -> Response:
     """Judge what a submission would do; events, then the plan."""
-    life, body = _life(request), await json_body(request)
-    life.contexts.refuse_when_stopping()
-    asked = await _within(life, life.quick, partial(plan_request, body))
-    context = await _within(life, life.quick, partial(life.contexts.enter, *_opening(request)))
-    errand = _Errand()
-    life.apart(life.build, partial(errand.run, life, context, asked))
-    return _lines(follow(errand.feed, errand.outcome))
+    life, asked, context = await _taken_on(request, {"offline"})
+    feed, outcome = Feed(), Future[Json]()
+
+    def work() -> None:
+        plan = attempt(lambda: _plan(context, asked, feed.emit))
+        life.contexts.leave(context)
+        outcome.set_result(plan)
+        feed.end()
+
+    async def found() -> Json | AjError | None:
+        return outcome.result() if outcome.done() else None
+
+    life.apart(life.build, work)
+    return _lines(follow(feed, found))
 
 
 async def submissions(request: Request) -> Response:
     """Accept a submission and follow it to its end, or with `queue` until it has its ticket."""
-    life, body = _life(request), await json_body(request)
-    life.contexts.refuse_when_stopping()
-    asked = await _within(life, life.quick, partial(submission, body))
-    context = await _within(life, life.quick, partial(life.contexts.enter, *_opening(request)))
+    life, asked, context = await _taken_on(request, {"queue", "expect"})
     try:
         work = await _within(life, life.quick, partial(context.accept, asked.spec))
     except AjError:
         life.contexts.leave(context)
         raise
-    life.apart(life.build, partial(_prepare, life, context, work, asked))
+
+    def prepare() -> None:
+        context.worker.prepare(work, asked.spec, asked.caller, asked.expect)
+        life.contexts.leave(context)
 
     async def outcome() -> Json | None:
         result = work.result or _parked(context, work, asked)
         return result and to_json(replace(result, ticket=work.ticket))
 
+    life.apart(life.build, prepare)
     return _lines(follow(work.feed, outcome))
-
-
-async def records(request: Request) -> Response:
-    """The journal, newest first."""
-    most = limit(request.query_params.get("limit"), RECORDS_AT_MOST)
-
-    def read(context: Context) -> Json:
-        found, warnings = context.journal.newest(most)
-        return {"records": found, "warnings": [to_json(warning) for warning in warnings]}
-
-    return await _answer(request, "quick", read)
-
-
-async def queue(request: Request) -> Response:
-    """All entries."""
-    return await _answer(
-        request,
-        "quick",
-        lambda context: {
-            "entries": [entry.document() for entry in context.entries()],
-            "warnings": [to_json(notice) for notice in context.notices()],
-        },
-    )
-
-
-async def queue_entry(request: Request) -> Response:
-    """One entry."""
-    ref = request.path_params["ref"]
-    return await _answer(request, "quick", lambda context: context.find(ref).document())
-
-
-async def queue_cancel(request: Request) -> Response:
-    """End a pending entry."""
-    ref = request.path_params["ref"]
-    return await _answer(request, "quick", lambda context: context.cancel(ref).document())
 
 
 async def queue_events(request: Request) -> Response:
@@ -136,65 +183,24 @@ async def queue_events(request: Request) -> Response:
     life, ref = _life(request), request.path_params["ref"]
 
     def look(context: Context) -> tuple[Json, Work | None]:
-        entry = context.find(ref)
-        return entry.document(), context.work(entry.ticket)
+        entry = context.queue.find(ref)
+        return entry.document(), context.worker.work(entry.ticket)
 
     document, work = await _with_context(request, life.quick, look)
-    ticket = document["ticket"]
 
     async def outcome() -> Json | AjError | None:
         if work is None and document["state"] in FINISHED:
             return document
         if work is not None and work.result is None:
-            return _stopping(life, work)
-        return await _ended(request, ticket)
+            if life.contexts.stopping and work.phase == "waiting":
+                text = "the daemon is stopping, the entry stays queued"
+                return DaemonNotRunningError(text, hint="`aj queue wait` again")
+            return None
+        return await _with_context(
+            request, life.quick, lambda context: context.queue.find(document["ticket"]).document()
+        )
 
     return _lines(follow(work.feed if work else Feed(), outcome))
-
-
-async def job_list(request: Request) -> Response:
-    """The jobs of the backends that the project uses."""
-    query = request.query_params
-    most = limit(query.get("limit"), RECORDS_AT_MOST)
-    asked = Wanted(most, **{key: query.get(key) for key in ("status", "experiment", "backend")})
-
-    def read(view: View) -> Json:
-        jobs, notices = view.list_jobs(asked)
-        return {"jobs": jobs, "warnings": [to_json(notice) for notice in notices]}
-
-    return await _look(request, read)
-
-
-async def job(request: Request) -> Response:
-    """One job."""
-    ref = request.path_params["ref"]
-    return await _look(request, lambda view: {"job": view.show(ref)})
-
-
-async def job_logs(request: Request) -> Response:
-    """A page of a job's output."""
-    ref, since = request.path_params["ref"], cursor(request.query_params.get("cursor"))
-    stream = request.query_params.get("stream")
-    return await _look(request, lambda view: view.logs(ref, since, stream))
-
-
-async def job_cancel(request: Request) -> Response:
-    """End a job."""
-    ref = request.path_params["ref"]
-    return await _look(request, lambda view: view.cancel(ref))
-
-
-async def azure(request: Request) -> Response:
-    """What the caller can see in Azure."""
-    topic = request.path_params["topic"]
-    caller = from_header(request.headers.get(CALLER_HEADER))
-
-    def read(context: Context) -> Json:
-        from aj.server.azure.views import view
-
-        return view(topic, context.home, caller)
-
-    return await _answer(request, "remote", read)
 
 
 ROUTES = [
@@ -202,16 +208,8 @@ ROUTES = [
     Route("/v1/shutdown", shutdown, methods=["POST"]),
     Route("/v1/plans", plans, methods=["POST"]),
     Route("/v1/submissions", submissions, methods=["POST"]),
-    Route("/v1/records", records),
-    Route("/v1/queue", queue),
-    Route("/v1/queue/{ref}", queue_entry),
-    Route("/v1/queue/{ref}/cancel", queue_cancel, methods=["POST"]),
     Route("/v1/queue/{ref}/events", queue_events),
-    Route("/v1/jobs", job_list),
-    Route("/v1/jobs/{ref}", job),
-    Route("/v1/jobs/{ref}/logs", job_logs),
-    Route("/v1/jobs/{ref}/cancel", job_cancel, methods=["POST"]),
-    Route("/v1/azure/{topic}", azure),
+    *(Route(path, _one_document(lane, work), methods=[method]) for method, path, lane, work in _OF_A_PROJECT),
 ]
 
 
@@ -221,62 +219,27 @@ def refusal(error: AjError, status: int | None = None) -> Response:
     return _reply({"error": errors.to_wire(error)}, status or fitting)
 
 
-class _Errand:
-    """A plan in the making: its events, and its outcome when there is one."""
-
-    def __init__(self) -> None:
-        self.feed = Feed()
-        self._outcome: Json | AjError | None = None
-
-    def run(self, life: Life, context: Context, asked: PlanRequest) -> None:
-        outcome = attempt(lambda: self._plan(context, asked))
-        life.contexts.leave(context)
-        self._outcome = outcome if isinstance(outcome, AjError) else to_json(outcome)
-        self.feed.end()
-
-    async def outcome(self) -> Json | AjError | None:
-        return self._outcome
-
-    def _plan(self, context: Context, asked: PlanRequest) -> Plan:
-        submissions = context.workshop.submissions(context.home, asked.caller)
-        judge = submissions.plan_offline if asked.offline else submissions.plan
-        return judge(asked.spec, asked.caller, self.feed.emit)
+def _plan(context: Context, asked: JobRequest, emit: Emit) -> Json:
+    makers = context.workshop.submissions(context.home, asked.caller)
+    judge = makers.plan_offline if asked.offline else makers.plan
+    return to_json(judge(asked.spec, asked.caller, emit))
 
 
-def _prepare(life: Life, context: Context, work: Work, asked: Submission) -> None:
-    context.prepare(work, asked.spec, asked.caller, asked.expect)
-    life.contexts.leave(context)
-
-
-def _parked(context: Context, work: Work, asked: Submission) -> JobResult | None:
+def _parked(context: Context, work: Work, asked: JobRequest) -> JobResult | None:
     """The result of a submission that waits in the queue, when its client is not to wait with it."""
     if asked.queue and work.phase in ("waiting", "sending"):
         return work.so_far("queued", None)
-    if context.stopping and work.phase == "waiting":
+    if context.worker.stopping and work.phase == "waiting":
         return work.so_far("queued", "the daemon was stopped; this goes on with the next `aj` command in this project")
     return None
 
 
-def _stopping(life: Life, work: Work) -> AjError | None:
-    if life.contexts.stopping and work.phase == "waiting":
-        return DaemonNotRunningError("the daemon is stopping, the entry stays queued", hint="`aj queue wait` again")
-    return None
-
-
-async def _ended(request: Request, ticket: str) -> Json:
-    def read(context: Context) -> Json:
-        return context.find(ticket).document()
-
-    return await _with_context(request, _life(request).quick, read)
-
-
-async def _look(request: Request, work: Callable[[View], Json]) -> Response:
-    caller = from_header(request.headers.get(CALLER_HEADER))
-    return await _answer(request, "remote", lambda context: work(View(context, caller)))
-
-
-async def _answer(request: Request, lane: str, work: Callable[[Context], Json]) -> Response:
-    return _reply(await _with_context(request, getattr(_life(request), lane), work))
+async def _taken_on(request: Request, own: Collection[str]) -> tuple[Life, JobRequest, Context]:
+    """What is asked for, and its project, to be left when it is done."""
+    life, body = _life(request), await json_body(request)
+    life.contexts.refuse_when_stopping()
+    asked = await _within(life, life.quick, partial(job_request, body, own))
+    return life, asked, await _within(life, life.quick, partial(life.contexts.enter, *_opening(request)))
 
 
 async def _with_context(request: Request, lane: ThreadPoolExecutor, work: Callable[[Context], T]) -> T:
@@ -299,7 +262,11 @@ async def _within(life: Life, lane: ThreadPoolExecutor, work: Callable[[], T]) -
 
 def _opening(request: Request) -> tuple[str | None, Mapping[str, str]]:
     """Which project is meant, and the variables of who asks."""
-    return request.headers.get(ROOT_HEADER), from_header(request.headers.get(CALLER_HEADER)).env
+    return request.headers.get(ROOT_HEADER), _caller(request).env
+
+
+def _caller(request: Request) -> Caller:
+    return from_header(request.headers.get(CALLER_HEADER))
 
 
 def _life(request: Request) -> Life:

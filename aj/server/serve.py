@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aj.shared.errors import AjError, ConfigError, DaemonError
-from aj.shared.paths import environment
+from aj.shared.paths import environment, positive_seconds
 from aj.shared.runtime import Runtime, acquire, make_private
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(place: Runtime, lock: int | None, workshop: Workshop, env: Mapping[str, 
         _raise_file_limit()
         from aj.server.listening import serve
 
-        serve(place, held, workshop, _idle_seconds(env))
+        serve(place, held, workshop, positive_seconds(env, "AJ_IDLE_SECONDS", IDLE_SECONDS))
         return 0
     except AjError as error:
         logging.getLogger("aj").error("%s (%s): %s", error.message, error.where or "-", error.hint or "")
@@ -86,17 +86,6 @@ class StopAt(logging.Handler):
         if self._point and record.getMessage().partition(": ")[2].startswith(self._point):
             self._point = None
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-
-
-def _idle_seconds(env: Mapping[str, str]) -> float:
-    text = env.get("AJ_IDLE_SECONDS") or str(IDLE_SECONDS)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 < seconds < float("inf"):
-        raise ConfigError(f"AJ_IDLE_SECONDS `{text}` is not a positive number of seconds")
-    return seconds
 
 
 def _raise_file_limit() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aj.build.effects import Effects, JobReceipt, ReadOnly, Sealed, Upload
+from aj.build.effects import Effects, JobReceipt, ReadOnly, Sealed, Unseen, Upload
 from aj.build.engine import Outcome, bring_up_to_date
 from aj.build.generated import bootstrap, generated_files
 from aj.build.plan import (
@@ -21,7 +20,6 @@ from aj.build.plan import (
     judge_submit,
     judge_upload,
     read_baseline,
-    unknown_upload,
     write_baseline,
     write_listing,
 )
@@ -31,11 +29,23 @@ from aj.build.select import check_credentials, check_script, select
 from aj.build.statcache import StatCache
 from aj.build.steps import Inputs, archive_record, document_graph, graph, job_receipt, writes
 from aj.build.store import Store
-from aj.server.record import provenance
+from aj.server.record import provenance, record_of, result_of, with_frozen
 from aj.server.submit import Execution, get_execution
 from aj.shared.errors import AjError, CodeChanged, InputError, OutcomeUnknownError, SubmissionError
-from aj.shared.jsonio import Json, read_json, sha256
-from aj.shared.model import ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, StepVerdict, to_json
+from aj.shared.jsonio import Json, locked, read_json, sha256
+from aj.shared.model import (
+    ArchiveRecord,
+    Caller,
+    Emit,
+    Event,
+    JobResult,
+    JobSpec,
+    Notice,
+    Plan,
+    StepVerdict,
+    from_json,
+    to_json,
+)
 from aj.shared.paths import Home
 from aj.shared.spec import describe, spec_from_json, spec_to_json, symbolic
 
@@ -68,15 +78,7 @@ def frozen_to_json(frozen: Frozen) -> dict[str, Json]:
 
 def frozen_from_json(document: Mapping[str, Json]) -> Frozen:
     """The inverse of `frozen_to_json`."""
-    return Frozen(
-        **{
-            **document,
-            "spec": spec_from_json(document["spec"]),
-            "archive": ArchiveRecord(**document["archive"]) if document["archive"] else None,
-            "baseline": Baseline(**document["baseline"]),
-            "notices": tuple(Notice(**notice) for notice in document["notices"]),
-        }
-    )
+    return replace(from_json(Frozen, document), spec=spec_from_json(document["spec"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,20 @@ class Submissions:
     home: Home
     store: Store
     executions: Callable[[str], Execution] = get_execution
+    freeze = staticmethod(frozen_to_json)
+    thaw = staticmethod(frozen_from_json)
 
-    def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
+    def prepare(
+        self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None, witness: Path | None = None
+    ) -> Frozen:
         """The pure half: whatever can fail before a write has failed when this returns.
 
-        `expect` is the payload digest of a saved plan: `InputError` when an input has moved since.
+        `expect` is the payload digest of a saved plan: `InputError` when an input has moved since. The archive stays
+        in the store as long as the file `witness` exists.
         """
         effects = ReadOnly(self.executions(spec.backend).effects(self.home, caller))
         with self._locked(emit):
-            build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit)
+            build = self._build(spec, caller, lambda: effects.facts(spec, emit), emit, witness)
             facts = build.facts()
         baseline = baseline_of(spec, build.outcomes)
         if expect is not None and expect != baseline.payload_sha256:
@@ -156,7 +163,7 @@ class Submissions:
             except OutcomeUnknownError as error:
                 receipt = self._look_up(frozen, caller, error, emit)
         self._remember(frozen, emit)
-        return result_of(frozen, receipt)
+        return _result(frozen, receipt)
 
     def reconcile(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         """After a crash between send and record: adopt our job by its own name; it is never sent again."""
@@ -166,7 +173,7 @@ class Submissions:
         )
         receipt = self._look_up(frozen, caller, error, emit)
         self._remember(frozen, emit)
-        return result_of(frozen, receipt)
+        return _result(frozen, receipt)
 
     @contextmanager
     def _sealed(self, frozen: Frozen) -> Iterator[Sealed]:
@@ -176,7 +183,7 @@ class Submissions:
             return
         with self.store.lease(frozen.archive.sha256) as archive:
             uploads = _uploads(frozen.spec, frozen.archive, archive)
-            yield Sealed(frozen.spec, frozen.payload, uploads, archive, frozen.archive.sha256)
+            yield Sealed(frozen.spec, frozen.payload, uploads, archive)
 
     def _remember(self, frozen: Frozen, emit: Emit) -> None:
         """For later plans: the job exists, whether or not this can be written."""
@@ -209,10 +216,14 @@ class Submissions:
             archive = archive_plan(self._listings, packed, baseline) if packed else None
         record = build.archive
         uploads = _uploads(spec, record, self.store.path(record.sha256)) if record else ()
-        verdicts = _look(uploads, effects, found) if effects else [unknown_upload(upload) for upload in uploads]
+        verdicts = (
+            _look(uploads, effects, found) if effects else [judge_upload(upload, Unseen.UNSEEN) for upload in uploads]
+        )
         return judge(spec, build.outcomes, baseline, [*verdicts, judge_submit(spec)], archive, build.notices)
 
-    def _build(self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit) -> _Build:
+    def _build(
+        self, spec: JobSpec, caller: Caller, facts: Callable[[], Json], emit: Emit, witness: Path | None = None
+    ) -> _Build:
         folder = self._line(spec)
         if spec.via is not None:
             return _Build(bring_up_to_date(document_graph(symbolic(spec), folder), folder / "memo.db", emit))
@@ -223,7 +234,7 @@ class Submissions:
             selection = select(Path(caller.cwd), self.home, spec.ignore, generated, cache, emit)
             cache.save()
             check_credentials(selection, self.home)
-            inputs = Inputs(symbolic(spec), selection, self.store, folder, facts)
+            inputs = Inputs(symbolic(spec), selection, self.store.kept_by(witness), folder, facts)
             try:
                 outcomes = bring_up_to_date(graph(inputs, emit), folder / "memo.db", emit)
             except CodeChanged as error:
@@ -254,44 +265,19 @@ class Submissions:
     def _locked(self, emit: Emit) -> Iterator[None]:
         """One build at a time in a project, in whatever process it runs."""
         self.home.build.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self.home.build / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        lock = self.home.build / "lock"
+        with ExitStack() as stack:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB))
             except BlockingIOError:
                 emit(Event("wait", "another build of this project is running"))
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                stack.enter_context(locked(lock))
             yield
-        finally:
-            os.close(fd)
 
 
-def result_of(frozen: Frozen, receipt: JobReceipt) -> JobResult:
-    """The result of a submission that has a receipt."""
-    spec = frozen.spec
-    return JobResult(
-        status="submitted",
-        id=spec.identity.id,
-        name=spec.name,
-        backend=spec.backend,
-        template=spec.template.name,
-        nodes=spec.shape.nodes,
-        processes=spec.shape.processes,
-        processes_per_node=spec.shape.processes_per_node,
-        azure_name=receipt.remote_name,
-        portal_url=receipt.portal_url,
-        archive=archive_summary(frozen),
-        payload_sha256=frozen.payload_sha256,
-        note=receipt.note,
-    )
-
-
-def archive_summary(frozen: Frozen) -> dict[str, Json] | None:
-    """The `archive` object of results and records."""
-    record = frozen.archive
-    if record is None:
-        return None
-    return {"sha256": record.sha256, "size": record.size, "files": record.files, "reused": frozen.reused}
+def _result(frozen: Frozen, receipt: JobReceipt) -> JobResult:
+    result = result_of(with_frozen(record_of(frozen.spec), frozen), "submitted", None, receipt.note)
+    return replace(result, azure_name=receipt.remote_name, portal_url=receipt.portal_url)
 
 
 def _look(uploads: Sequence[Upload], effects: Effects, facts: Json) -> list[StepVerdict]:

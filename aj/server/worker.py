@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event as Flag
 from threading import RLock, Thread
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aj.server.boundary import attempt
 from aj.server.events import Feed
 from aj.server.journal import Journal
 from aj.server.queue import Entry, Queue, State
-from aj.server.record import hidden_values, result_of, with_frozen, with_result
+from aj.server.record import git_state, hidden_values, result_of, with_frozen, with_result
 from aj.server.secrets import Secrets, check_whole
 from aj.server.workshop import Workshop
 from aj.shared.errors import AjError, InputError, OutcomeUnknownError, StoreError, SubmissionError
@@ -23,6 +23,9 @@ from aj.shared.jsonio import Json, write_file
 from aj.shared.model import Caller, Event, JobResult, JobSpec, Status, to_json
 from aj.shared.paths import Home
 from aj.shared.redact import redact_text
+
+if TYPE_CHECKING:
+    from aj.server.submission import Submissions
 
 REMEMBERED = 20
 """Ended works whose events can still be followed."""
@@ -64,25 +67,15 @@ class Work:
             POINTS.debug("%s: %s", self.record["id"], point)
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
-    """What one project's work needs."""
-
-    home: Home
-    queue: Queue
-    journal: Journal
-    workshop: Workshop
-    lent: Mapping[str, str]
-    """Variables of the caller who opened it, never stored."""
-
-
 class Worker:
     """Prepares in the caller's thread, sends in a thread of its own that lives while something is pending."""
 
-    def __init__(self, project: Project) -> None:
-        self._project = project
-        self._queue = project.queue
-        self._secrets = Secrets(project.lent)
+    def __init__(self, home: Home, queue: Queue, journal: Journal, workshop: Workshop, lent: Mapping[str, str]) -> None:
+        self._home = home
+        self._queue = queue
+        self._journal = journal
+        self._workshop = workshop
+        self._secrets = Secrets(lent)
         self._guard = RLock()
         self._works: dict[str, Work] = {}
         self._left: list[Entry] = []
@@ -92,7 +85,7 @@ class Worker:
     def restore(self) -> None:
         """Take up what the last daemon left: records, interrupted entries, pending entries."""
         for entry in self._queue.unrecorded():
-            if not self._project.journal.has(entry.id):
+            if not self._journal.has(entry.id):
                 self._record(entry.ticket, self._queue.record(entry.ticket), JobResult(**(entry.result or {})))
         self._left = self._queue.interrupted()
         for entry in (*self._left, *self._queue.pending()):
@@ -113,10 +106,10 @@ class Worker:
         outcome = attempt(lambda: self._freeze(work, spec, caller, expect), work.hidden)
         if isinstance(outcome, AjError):
             self._end(work, result_of(work.record, "failed", outcome))
-        elif work.result is not None:
-            self._release(work.ticket)
         else:
             self._start()
+        if work.result is not None:  # it was canceled meanwhile
+            self._release(work.ticket)
 
     def canceled(self, entry: Entry) -> None:
         """Tell those who follow that the entry was canceled."""
@@ -145,25 +138,22 @@ class Worker:
 
     @property
     def _witnesses(self) -> Path:
-        """A file for each entry that needs its archive: the store's pins point at them."""
-        return self._project.home.daemon / "waiting"
+        """A file for each entry that has not ended: the pins of its archive point at it."""
+        return self._home.daemon / "waiting"
 
     def _release(self, ticket: str) -> None:
         with suppress(OSError):
             (self._witnesses / ticket).unlink(missing_ok=True)
 
     def _freeze(self, work: Work, spec: JobSpec, caller: Caller, expect: str | None) -> None:
-        workshop = self._project.workshop
-        frozen = workshop.submissions(self._project.home, caller).prepare(spec, caller, work.emit, expect)
+        submissions, witness = self._workshop.submissions(self._home, caller), self._witnesses / work.ticket
+        write_file(witness, b"")
+        frozen = submissions.prepare(spec, caller, work.emit, expect, witness)
         for notice in frozen.notices:
             work.emit(Event("warning", ": ".join(filter(None, (notice.where, notice.message)))))
         work.passes("frozen")
-        if frozen.archive is not None:
-            write_file(self._witnesses / work.ticket, b"")
-            workshop.pin(caller, frozen.archive.sha256, self._witnesses / work.ticket)
-            work.passes("pinned")
-        work.record = with_frozen(work.record, frozen, caller)
-        sealed = {"frozen": workshop.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
+        work.record = {**with_frozen(work.record, frozen), **git_state(caller)}
+        sealed = {"frozen": submissions.freeze(frozen), "caller": self._secrets.withhold(work.ticket, caller)}
         with self._guard:
             if self._queue.ready(work.ticket, sealed, work.record):
                 work.phase = "waiting"
@@ -173,7 +163,7 @@ class Worker:
     def _start(self) -> None:
         with self._guard:
             if self._thread is None and not self._closing.is_set():
-                self._thread = Thread(target=self._work_off, name=f"worker {self._project.home.root}", daemon=True)
+                self._thread = Thread(target=self._work_off, name=f"worker {self._home.root}", daemon=True)
                 self._thread.start()
 
     def _work_off(self) -> None:
@@ -205,8 +195,7 @@ class Worker:
             work.passes("begun")
             self._end(work, self._result(work, self._execute(work, *thawed)))
 
-    def _execute(self, work: Work, frozen: Any, caller: Caller) -> JobResult | AjError:
-        submissions = self._project.workshop.submissions(self._project.home, caller)
+    def _execute(self, work: Work, submissions: Submissions, frozen: Any, caller: Caller) -> JobResult | AjError:
         outcome = attempt(lambda: submissions.execute(frozen, caller, work.emit), work.hidden)
         if not isinstance(outcome, AjError) or isinstance(outcome, SubmissionError | OutcomeUnknownError | InputError):
             return outcome
@@ -231,21 +220,23 @@ class Worker:
         self._end(work, self._result(work, outcome), state)
 
     def _look_up(self, work: Work) -> JobResult:
-        frozen, caller = self._thaw(work)
-        return self._project.workshop.submissions(self._project.home, caller).reconcile(frozen, caller, work.emit)
+        submissions, frozen, caller = self._thaw(work)
+        return submissions.reconcile(frozen, caller, work.emit)
 
-    def _thaw(self, work: Work) -> tuple[Any, Caller]:
+    def _thaw(self, work: Work) -> tuple[Submissions, Any, Caller]:
         sealed = self._queue.sealed(work.ticket)
         if sealed is None:
             raise StoreError("what was to be sent is no longer in the queue's database")
-        frozen = self._project.workshop.thaw(sealed["frozen"])
+        caller = self._secrets.caller(work.ticket, sealed["caller"])
+        submissions = self._workshop.submissions(self._home, caller)
+        frozen = submissions.thaw(sealed["frozen"])
         work.hidden = hidden_values(frozen.spec)
-        return frozen, self._secrets.caller(work.ticket, sealed["caller"])
+        return submissions, frozen, caller
 
-    def _thaw_whole(self, work: Work) -> tuple[Any, Caller]:
-        frozen, caller = self._thaw(work)
-        check_whole(self._queue.sealed(work.ticket)["caller"], caller)
-        return frozen, caller
+    def _thaw_whole(self, work: Work) -> tuple[Submissions, Any, Caller]:
+        thawed = self._thaw(work)
+        check_whole(self._queue.sealed(work.ticket)["caller"], thawed[2])
+        return thawed
 
     def _result(self, work: Work, outcome: JobResult | AjError) -> JobResult:
         if isinstance(outcome, OutcomeUnknownError) and outcome.hint is None:
@@ -276,7 +267,7 @@ class Worker:
 
     def _record(self, ticket: str, record: dict[str, Json], result: JobResult) -> None:
         def write() -> None:
-            self._project.journal.append(with_result(record, result))
+            self._journal.append(with_result(record, result))
             self._queue.recorded(ticket)
 
         outcome = attempt(write)

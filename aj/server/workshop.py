@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from aj.shared.jsonio import Json
 from aj.shared.model import Caller
 from aj.shared.paths import Home, cache_home
 
@@ -18,23 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """The maker of submissions, and how its frozen ones are stored."""
+    """What makes submissions and what knows jobs."""
 
     submissions: Callable[[Home, Caller], Submissions]
     """One project's; their methods block and may be called from any thread."""
     jobs: Callable[[Home, str, Caller], Jobs | None]
     """The remote life of a service's jobs, None where other tools manage them."""
-    configured: Callable[[Home], Sequence[str]]
-    """Services whose jobs a project can see without having submitted one."""
-    freeze: Callable[[Any], Json]
-    thaw: Callable[[Json], Any]
-    pin: Callable[[Caller, str, Path], None]
-    """Keeps an archive of the caller's store from being collected while a file exists."""
 
 
 def live() -> Workshop:
     """The real one; the build graph and the backends are imported when the first submission needs them."""
-    return Workshop(_submissions, _jobs, _configured, _freeze, _thaw, _pin)
+    return Workshop(_submissions, _jobs)
 
 
 def _submissions(home: Home, caller: Caller) -> Submissions:
@@ -49,27 +41,3 @@ def _jobs(home: Home, service: str, caller: Caller) -> Jobs | None:
 
     jobs = get_execution(service).jobs
     return jobs(home, caller) if jobs else None
-
-
-def _configured(home: Home) -> Sequence[str]:
-    from aj.server.submit import configured_services
-
-    return configured_services(home)
-
-
-def _freeze(frozen: Any) -> Json:
-    from aj.server.submission import frozen_to_json
-
-    return frozen_to_json(frozen)
-
-
-def _thaw(document: Json) -> Any:
-    from aj.server.submission import frozen_from_json
-
-    return frozen_from_json(document)
-
-
-def _pin(caller: Caller, sha256: str, witness: Path) -> None:
-    from aj.build.store import Store
-
-    Store(cache_home(caller.env)).pin(sha256, witness)

@@ -13,7 +13,7 @@ from aj.shared.jsonio import Json, compact
 from aj.shared.model import Caller, to_json
 
 CALLER_HEADER = "X-AJ-Caller"
-"""Carries who looks at a remote."""
+"""Carries who looks at a cache or a remote."""
 
 _TRAVEL_FOR = {
     "names the job": "AJ_NAME",
@@ -44,21 +44,11 @@ _TRAVEL_FOR = {
 TRAVELS = {name: reason for reason, names in _TRAVEL_FOR.items() for name in names.split()}
 
 _REMOTE = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "AMLT_*",
-    "AZURE_*",
-    "UV_*",
-    "IDENTITY_*",
-    "MSI_*",
-    "*_PROXY",
-    "*_proxy",
-    "*_CA_BUNDLE",
-    "SSL_*",
+    *("AJ_CACHE_HOME", "XDG_CACHE_HOME", "PATH", "HOME", "USER", "LOGNAME"),
+    *("AMLT_*", "AZURE_*", "UV_*", "IDENTITY_*", "MSI_*"),
+    *("*_PROXY", "*_proxy", "*_CA_BUNDLE", "SSL_*"),
 )
-"""What a look at a remote needs: who asks, and by which way; and every secret that entries may need again."""
+"""What a look at cache or remote needs: who asks, and by which way; and every secret that entries may need again."""
 
 SIZE_LIMIT = 256 * 1024
 """Bytes of all names and values together."""
@@ -97,7 +87,7 @@ def caller_from_json(document: Json) -> Caller:
 
 
 def to_header(env: Mapping[str, str], root: Path) -> str:
-    """The caller of a request without a body: who looks at a remote, percent-encoded."""
+    """The caller of a request without a body: who looks, percent-encoded."""
     kept = {name: value for name, value in env.items() if any(fnmatchcase(name, rule) for rule in _REMOTE)}
     return quote(compact(to_json(caller(kept, root))))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aj.shared.errors import ConfigError
-from aj.shared.jsonio import Json, read_json
+from aj.shared.jsonio import Json, canonical, read_json, write_file
 from aj.shared.paths import Home
 
 
@@ -29,6 +31,13 @@ def read_config(home: Home) -> dict[str, Json]:
             hint="see `aj schema config`",
         )
     assert isinstance(document, dict)
+    return document
+
+
+def change_config(home: Home, changes: Mapping[str, Json]) -> dict[str, Json]:
+    """Write `changes` over the configuration, atomically; None removes a key. The new configuration."""
+    document = {key: value for key, value in {**read_config(home), **changes}.items() if value is not None}
+    write_file(home.config, canonical(document), mode=0o644)
     return document
 
 

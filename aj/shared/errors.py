@@ -31,7 +31,12 @@ class AjError(Exception):
         self.status_code = status_code
         self.azure_code = azure_code
 
+    def details(self) -> dict[str, Any]:
+        """All but the message, as keywords for an error of another kind."""
+        return {name: getattr(self, name) for name in _DETAILS}
 
+
+_DETAILS = ("where", "hint", "status_code", "azure_code")
 E = TypeVar("E", bound="AjError")
 
 
@@ -169,44 +174,20 @@ class InternalError(AjError):
 
 def recast(error: AjError, kind: type[E], before: str = "") -> E:
     """The same words and codes as another kind of error, `before` in front of the message."""
-    return kind(
-        before + error.message,
-        where=error.where,
-        hint=error.hint,
-        status_code=error.status_code,
-        azure_code=error.azure_code,
-    )
+    return kind(before + error.message, **error.details())
 
 
 def to_wire(error: AjError) -> dict[str, Any]:
     """The `error` object of the daemon's answers and of `--json` documents (keys: json-output, openapi.yaml)."""
-    return {
-        "type": type(error).__name__,
-        "message": error.message,
-        "where": error.where,
-        "hint": error.hint,
-        "status_code": error.status_code,
-        "azure_code": error.azure_code,
-    }
+    return {"type": type(error).__name__, "message": error.message, **error.details()}
 
 
 def from_wire(body: Mapping[str, Any]) -> AjError:
     """The concrete error that `to_wire` described; a type this version does not know becomes an `AjError`."""
-    kind = _by_name().get(str(body.get("type")), AjError)
-    return kind(
-        str(body.get("message", "")),
-        where=body.get("where"),
-        hint=body.get("hint"),
-        status_code=body.get("status_code"),
-        azure_code=body.get("azure_code"),
-    )
+    kind = _by_name(AjError).get(str(body.get("type")), AjError)
+    return kind(str(body.get("message", "")), **{name: body.get(name) for name in _DETAILS})
 
 
-def _by_name() -> dict[str, type[AjError]]:
-    found: dict[str, type[AjError]] = {}
-    pending: list[type[AjError]] = [AjError]
-    while pending:
-        kind = pending.pop()
-        found[kind.__name__] = kind
-        pending.extend(kind.__subclasses__())
-    return found
+def _by_name(kind: type[AjError]) -> dict[str, type[AjError]]:
+    below = (_by_name(each) for each in kind.__subclasses__())
+    return {kind.__name__: kind, **{name: each for found in below for name, each in found.items()}}

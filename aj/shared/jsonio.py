@@ -1,12 +1,14 @@
-"""Canonical JSON, digests, and files that are either old or new but never half."""
+"""Canonical JSON, digests, files that are either old or new but never half, and their locks."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +68,22 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 def write_if_changed(path: Path, content: bytes, *, mode: int = 0o600) -> bool:
     """`write_file` unless the bytes are there already; True when it wrote. Early cut-off rests on this."""
-    try:
+    with suppress(OSError):
         if path.read_bytes() == content:
             return False
-    except OSError:
-        pass
     write_file(path, content, mode=mode)
     return True
+
+
+@contextmanager
+def locked(path: Path, operation: int = fcntl.LOCK_EX) -> Iterator[int]:
+    """Hold the lock file `path`, made where it is missing, as `flock` says; its descriptor."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, operation)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def sync_folder(folder: Path) -> None:

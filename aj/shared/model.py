@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from aj.shared.jsonio import Json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +266,27 @@ class Plan:
 def to_json(value: Any) -> Any:
     """A value of this module as JSON: dataclasses become objects, tuples lists."""
     return _plain(asdict(value))
+
+
+def from_json(kind: type[T], document: Mapping[str, Any]) -> T:
+    """The inverse of `to_json`: objects become the dataclasses, and lists the tuples, that the fields name.
+
+    `TypeError` for a key that is missing or too many.
+    """
+    hints = _hints(kind)
+    return kind(**{name: _typed(hints.get(name), value) for name, value in document.items()})
+
+
+_hints: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        if isinstance(value, Mapping) and isinstance(kind, type) and is_dataclass(kind):
+            return from_json(kind, value)
+        if isinstance(value, list) and get_origin(kind) is tuple:
+            return tuple(_typed(get_args(kind)[0], item) for item in value)
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -32,6 +32,19 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def positive_seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    """A setting of the daemon; `ConfigError` when it is no positive number."""
+    text = env.get(name) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < float("inf"):
+        hint = "set it before `aj daemon restart`, or unset it"
+        raise ConfigError(f"{name} `{text}` is not a positive number of seconds", hint=hint)
+    return seconds
+
+
 def shown(path: bytes) -> str:
     """A raw path or pattern for people: what is not UTF-8 or not printable is escaped."""
     text = path.decode("utf-8", "backslashreplace")

@@ -8,6 +8,7 @@ import socket
 import stat
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,9 +133,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 def open_log(log: Path) -> int:
     """The log for appending, mode 0600, moved aside first when it is full."""
-    try:
+    with suppress(FileNotFoundError):
         if log.lstat().st_size > LOG_LIMIT:
             log.replace(log.with_name(log.name + ".1"))
-    except FileNotFoundError:
-        pass
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

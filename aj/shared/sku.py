@@ -95,11 +95,6 @@ def _words(text: str | None) -> tuple[str, ...]:
     return tuple(_SPELLING.get(word.lower(), word) for word in (text or "").split("-")[1:])
 
 
-def sku_shape(sku: Sku) -> tuple[int, int]:
-    """Nodes, and GPUs (or the CPU size tier) of each, that the SKU asks for."""
-    return sku.nodes or 1, sku.count
-
-
 def check_shape(sku: Sku, nodes: int, processes: int, where: str) -> None:
     """Refuse a SKU that names another shape than the job has; `ShapeError` shows both values."""
     if sku.nodes is not None and sku.nodes != nodes:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aj.shared.errors import ConfigError, UnknownServiceError
 from aj.shared.job.naming import stable_identity
-from aj.shared.model import Identity, JobSpec, MergedTemplate, Mount, Notice, Options, Shape, Source, to_json
+from aj.shared.model import Identity, JobSpec, Notice, Options, Shape, from_json, to_json
+from aj.shared.registry import Registry
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from aj.shared.template.template import Template
 
 
@@ -58,51 +54,17 @@ class Description:
         return f"payload-{self.service}" if self.folder is None else str(self.folder / "payload.schema.json")
 
 
-_BUILT_IN = {
-    "aml": "aj.shared.opts.aml:DESCRIPTION",
-    "local": "aj.shared.opts.local:DESCRIPTION",
-    "sing": "aj.shared.opts.sing:DESCRIPTION",
-    "volcano": "aj.shared.opts.volcano:DESCRIPTION",
-}
-ENTRY_POINTS = "aj.backends"
-"""Third parties register `<service> = module:DESCRIPTION` here, and the daemon's half under `aj.executions`."""
-
-
-@cache
-def describe(service: str) -> Description:
-    """The description registered for `target.service`; `UnknownServiceError` lists the registered ones."""
-    if service in _BUILT_IN:
-        module, _, name = _BUILT_IN[service].partition(":")
-        built_in: Description = getattr(import_module(module), name)
-        return built_in
-    if service in _third_party():
-        return _foreign(service, _third_party()[service])
-    known = ", ".join(f"`{name}`" for name in services())
-    raise UnknownServiceError(f"unknown service `{service}`", hint=f"the registered services are {known}")
-
-
-def _foreign(service: str, point: EntryPoint) -> Description:
-    try:
-        description = point.load()
-    except (ImportError, AttributeError) as error:
-        message = f"the backend of `{service}` cannot be loaded: {type(error).__name__}: {error}"
-        raise ConfigError(message, where=f"{ENTRY_POINTS}: {point.value}", hint="install its package again") from error
-    if not isinstance(description, Description) or description.service != service:
-        message = f"`{point.value}` is not a description of the service `{service}`"
-        raise ConfigError(message, where=f"{ENTRY_POINTS}: {point.value}", hint="its package is at fault")
-    return description
-
-
-def services() -> tuple[str, ...]:
-    """The names of all registered services, sorted."""
-    return tuple(sorted({*_BUILT_IN, *_third_party()}))
-
-
-@cache
-def _third_party() -> Mapping[str, EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+_DESCRIPTIONS = Registry(
+    Description,
+    {service: f"aj.shared.opts.{service}:DESCRIPTION" for service in ("aml", "local", "sing", "volcano")},
+    "aj.backends",
+    "unknown service",
+)
+"""Third parties register the daemon's half under `aj.executions`."""
+describe = _DESCRIPTIONS.get
+"""The description registered for `target.service`; `UnknownServiceError` lists the registered ones."""
+services = _DESCRIPTIONS.names
+"""The names of all registered services, sorted."""
 
 
 def job_name(description: Description, options: Options, identity: Identity) -> str:
@@ -130,22 +92,5 @@ def spec_to_json(spec: JobSpec) -> dict[str, Any]:
 
 def spec_from_json(document: Mapping[str, Any]) -> JobSpec:
     """The inverse of `spec_to_json`, with `backend_spec` typed by its service."""
-    template = document["template"]
-    return JobSpec(
-        **{
-            **document,
-            "identity": Identity(**document["identity"]),
-            "shape": Shape(**document["shape"]),
-            "setup": tuple(document["setup"]),
-            "argv": tuple(document["argv"]),
-            "secret_env": tuple(document["secret_env"]),
-            "storage": tuple(Mount(**mount) for mount in document["storage"]),
-            "ignore": tuple(document["ignore"]),
-            "backend_spec": describe(document["service"]).load_spec_backend(document["backend_spec"]),
-            "template": MergedTemplate(
-                name=template["name"],
-                raw=template["raw"],
-                sources=tuple(Source(**source) for source in template["sources"]),
-            ),
-        }
-    )
+    spec = from_json(JobSpec, document)
+    return replace(spec, backend_spec=describe(spec.service).load_spec_backend(document["backend_spec"]))

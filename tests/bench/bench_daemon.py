@@ -90,7 +90,7 @@ def queue_line(client: Client, folder: Path, env: dict[str, str]) -> str:
     from aj.shared.jsonio import compact
 
     root = folder / "queue" / ".azure_jobs"
-    queue = Queue(root / "daemon" / "queue.db")
+    queue = Queue(root / "daemon" / "queue.db").open()
     for number in range(1000):
         job_id = f"{number:08x}"
         entry = Entry(f"q-{job_id}", job_id, f"train_{job_id}", "gpu", "local", "pending", "2026-01-31T08:00:00+00:00")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aj.build.render import _documents, _render, _scripts, yaml_scalar
+from aj.build.render import _render, yaml_scalar
 from aj.shared import yaml
 from aj.shared.errors import PayloadError
 from aj.shared.jsonio import Json
@@ -33,29 +33,24 @@ def test_hostile_text_reads_back_exactly(tmp_path: Path, text: str) -> None:
     (tmp_path / "payload.yaml.j2").write_text(
         "name: {{ name }}\nlist:\n{% for x in [name] %}\n  - {{ x }}\n{% endfor %}\n"
     )
-    rendered = _render(_documents(tmp_path), "payload.yaml.j2", {"name": text})
+    rendered = _render(tmp_path, "payload.yaml.j2", {"name": text})
     assert yaml.load(rendered.encode(), "x").value == {"name": text, "list": [text]}
 
 
 def test_a_missing_name_is_an_error_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "payload.yaml.j2").write_text("a: 1\nb: {{ spec.nmae }}\n")
     with pytest.raises(PayloadError, match="nmae"):
-        _render(_documents(tmp_path), "payload.yaml.j2", {"spec": {"name": "x"}})
+        _render(tmp_path, "payload.yaml.j2", {"spec": {"name": "x"}})
 
 
 def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "payload.yaml.j2").write_text("a: 1\nb: {{ spec. }}\n")
     with pytest.raises(PayloadError) as caught:
-        _render(_documents(tmp_path), "payload.yaml.j2", {"spec": {}})
+        _render(tmp_path, "payload.yaml.j2", {"spec": {}})
     assert caught.value.where == "payload.yaml.j2:2"
 
 
 def test_templates_cannot_reach_python(tmp_path: Path) -> None:
     (tmp_path / "payload.yaml.j2").write_text("{{ spec.__class__.__mro__ }}")
     with pytest.raises(PayloadError):
-        _render(_documents(tmp_path), "payload.yaml.j2", {"spec": {}})
-
-
-def test_scripts_are_quoted_for_a_shell(tmp_path: Path) -> None:
-    (tmp_path / "run.sh.j2").write_text("echo {{ word }}\n")
-    assert _render(_scripts(tmp_path), "run.sh.j2", {"word": "a $(id) 'b'"}) == "echo 'a $(id) '\"'\"'b'\"'\"''\n"
+        _render(tmp_path, "payload.yaml.j2", {"spec": {}})

@@ -89,7 +89,7 @@ def test_an_open_store_folder_is_closed(tmp_path: Path) -> None:
 
 def test_a_store_that_was_never_used_is_empty(tmp_path: Path) -> None:
     store = Store(tmp_path / "none")
-    assert (store.has("0" * 64), store.entries(), store.gc()) == (False, (), 0)
+    assert (store.has("0" * 64), store.entries(), store.gc().freed) == (False, (), 0)
     assert not (tmp_path / "none").exists()
 
 
@@ -237,14 +237,14 @@ def test_entries_come_with_size_and_last_use(tmp_path: Path) -> None:
 def test_gc_removes_the_least_recently_used_first(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first, second, third = three(store)
-    assert store.gc(3000) == 0
-    assert store.gc(2500) == 1000
+    assert store.gc(3000).freed == 0
+    assert store.gc(2500).freed == 1000
     assert [store.has(sha256) for sha256 in (first, second, third)] == [True, True, False]
     used(store, first, 0)
     used(store, second, 1)
-    assert store.gc(1000) == 1000
+    assert store.gc(1000).freed == 1000
     assert [entry.sha256 for entry in store.entries()] == [second]
-    assert store.gc(0) == 1000
+    assert store.gc(0).freed == 1000
     assert files_of(tmp_path) == set()
 
 
@@ -278,9 +278,9 @@ def test_gc_never_removes_what_is_leased_here(tmp_path: Path) -> None:
     store = Store(tmp_path)
     sha256 = store.add(filling(b"content")).sha256
     with store.lease(sha256) as path, Store(tmp_path).lease(sha256):
-        assert store.gc(0) == 0
+        assert store.gc(0).freed == 0
         assert path.exists()
-    assert store.gc(0) == 7
+    assert store.gc(0).freed == 7
 
 
 def test_add_makes_room_but_keeps_what_it_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,11 +169,11 @@ with store.lease(SHA256):
 """
     )
     with running(script, tmp_path, "leased") as process:
-        assert store.gc(0) == 0
+        assert store.gc(0).freed == 0
         assert store.has(SHA256)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        assert store.gc(0) == len(CONTENT)
+        assert store.gc(0).freed == len(CONTENT)
 
 
 def test_a_lease_holds_against_gc_and_rebuilding_in_other_processes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from aj import __version__
 
 Here = Callable[..., Any]
 COMMANDS = (
-    "run plan job queue list template code render snapshot init config schema doctor daemon completion".split()  # noqa: SIM905
+    "run plan job queue list template code render snapshot init config schema doctor daemon cache completion".split()  # noqa: SIM905
 )
 
 

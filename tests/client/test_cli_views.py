@@ -37,7 +37,7 @@ def _console() -> tuple[Console, io.StringIO, io.StringIO]:
 
 def _followed(prefixed: bool, *pages: list[tuple[str, str]]) -> str:
     lines: list[str] = []
-    Follower(Pages(*pages), "job", lines.append, prefixed).to_the_end()
+    Follower(Pages(*pages).job_logs, "job", lines.append, prefixed).to_the_end()
     return "".join(lines)
 
 
@@ -68,7 +68,7 @@ def test_each_stream_arrives_whole_however_it_is_cut(pages: list[list[tuple[str,
 
 def test_the_tail_keeps_the_last_lines_of_each_stream() -> None:
     follower = Follower(
-        Pages([("0", "".join(f"{n}\n" for n in range(50)))], [("0", "end")]), "job", lambda _: None, False
+        Pages([("0", "".join(f"{n}\n" for n in range(50)))], [("0", "end")]).job_logs, "job", lambda _: None, False
     )
     follower.to_the_end()
     assert follower.tails["0"].split("\n") == [*(str(n) for n in range(50 - TAIL_LINES + 1, 50)), "end"]

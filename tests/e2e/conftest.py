@@ -31,8 +31,8 @@ def double_backend() -> Iterator[None]:
 
 
 def _forget_registrations() -> None:
-    for remembered in (registry._third_party, registry.describe, submit._third_party, submit.get_execution):
-        remembered.cache_clear()
+    registry._DESCRIPTIONS.forget()
+    submit._EXECUTIONS.forget()
 
 
 class Project:

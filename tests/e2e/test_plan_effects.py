@@ -58,7 +58,7 @@ def test_every_write_is_refused_where_only_reads_are_allowed(project_of_double: 
     with pytest.raises(ReadOnlyError, match="upload `code`"):
         effects.upload(upload, frozen.facts, nowhere)
     with pytest.raises(ReadOnlyError, match="submit `job_0a1b2c3d`"):
-        effects.submit(Sealed(frozen.spec, frozen.payload, (upload,), path, frozen.archive.sha256), {}, nowhere)
+        effects.submit(Sealed(frozen.spec, frozen.payload, (upload,), path), {}, nowhere)
     assert project.log() == []
 
 

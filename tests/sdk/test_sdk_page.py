@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_examples_of_the_page_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (PROJECT / "docs" / "sdk.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     world: dict[str, Any] = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/sdk.md, example {number + 1}", "exec"), world)

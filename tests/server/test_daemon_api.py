@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from aj.build.store import Store
 from aj.sdk.client import Client
 from aj.server.routes import ROUTES
-from aj.shared.model import to_json
+from aj.shared.jsonio import sha256
+from aj.shared.model import ArchiveRecord, to_json
 from aj.shared.schema import validator_for
 from aj.shared.spec import spec_to_json
 
@@ -82,6 +84,21 @@ def test_real_answers_fit_the_document(world: World) -> None:
         assert status == 200, answer
         fits(answer_schema(method, template), answer)
     (world.folder / "gate").touch()
+
+
+def test_answers_about_the_cache_fit_the_document_and_need_a_caller(world: World) -> None:
+    client = world.client()
+    Store(world.folder / "cache").add(lambda out: (out.write(b"x"), ArchiveRecord(sha256(b"x"), 1, 1, "", 1))[1])
+    fits(answer_schema("GET", "/v1/cache"), client.cache())
+    fits(answer_schema("POST", "/v1/cache/gc"), client.cache_gc(max_bytes=0, unused_days=1, dry_run=True))
+    cleaned = client.cache_gc(max_bytes=0)
+    fits(answer_schema("POST", "/v1/cache/gc"), cleaned)
+    assert (cleaned["freed"], client.cache()["archives"]) == (1, [])
+    for method, path in (("GET", "/v1/cache"), ("POST", "/v1/cache/gc")):
+        status, answer = ask(world, method, path)
+        assert status == 400 and "X-AJ-Caller" in answer["error"]["message"]
+    for wrong in ({"max_bytes": -1}, {"max_bytes": True}, {"unused_days": "7"}, {"dry_run": 1}, {"days": 7}):
+        assert ask(world, "POST", "/v1/cache/gc", wrong)[0] == 400
 
 
 def test_every_entry_and_record_is_valid_by_its_schema(world: World) -> None:

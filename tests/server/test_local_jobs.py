@@ -95,7 +95,7 @@ class Machine:
             extra={},
             template=MergedTemplate("gpu", {}, ()),
         )
-        return Sealed(spec, payload, (), self.archive, digest)
+        return Sealed(spec, payload, (), self.archive)
 
     def submit(self, command: str, **how: object) -> str:
         return self.effects.submit(self.sealed(command, **how), {}, nowhere).remote_name  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ def test_a_damaged_archive_fails_the_job_with_the_reason_in_every_log(machine: M
     name = machine.effects.submit(replace(sealed, payload=payload), {}, nowhere).remote_name
     assert machine.ended(name)["status"] == "Failed"
     assert all("it is damaged or another one" in text for text in machine.output(name).values())
-    assert machine.jobs.tail(name, 1).keys() == {"0", "1", "2"}
+    assert machine.output(name).keys() == {"0", "1", "2"}
 
 
 def test_a_job_that_is_out_of_time_has_failed_and_says_so(machine: Machine) -> None:
@@ -467,12 +467,6 @@ def test_a_wild_cursor_reads_nothing_foreign(machine: Machine, cursor: dict[str,
     page = machine.jobs.logs(name, cursor)
     assert {chunk.stream for chunk in page.chunks} <= {"0"}
     assert page.finished
-
-
-def test_tail_is_the_end_of_each_log(machine: Machine) -> None:
-    name = machine.submit("seq 100000; echo rank $RANK failed; exit 1", shape=(1, 2))
-    machine.ended(name)
-    assert machine.jobs.tail(name, 2) == {rank: f"100000\nrank {rank} failed\n" for rank in ("0", "1")}
 
 
 def test_jobs_are_listed_newest_first_and_found_by_name_id_and_start_of_id(machine: Machine) -> None:

@@ -91,8 +91,8 @@ def test_a_backend_from_another_package(tmp_path: Path) -> None:
         ("import nowhere_to_be_found", "slurm = their_slurm:DESCRIPTION", "nowhere_to_be_found"),
         ("", "slurm = their_slurm:DESCRIPTION", "DESCRIPTION"),
         (MODULE, "slurm = missing_module:DESCRIPTION", "missing_module"),
-        ("DESCRIPTION = 1", "slurm = their_slurm:DESCRIPTION", "not a description of the service `slurm`"),
-        (MODULE.replace('"slurm"', '"other"'), "slurm = their_slurm:DESCRIPTION", "not a description of the service"),
+        ("DESCRIPTION = 1", "slurm = their_slurm:DESCRIPTION", "not the description of the service `slurm`"),
+        (MODULE.replace('"slurm"', '"other"'), "slurm = their_slurm:DESCRIPTION", "not the description of the service"),
     ],
 )
 def test_a_broken_one_is_an_error_that_names_it(tmp_path: Path, module: str, entry: str, said: str) -> None:

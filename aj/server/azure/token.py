@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -29,6 +29,12 @@ _SAID = (
     ("Unexpected output", "`az account get-access-token` printed no token"),
 )
 """Words of azure-identity → ours."""
+_CHECK = {
+    "environment": "check AZURE_CLIENT_ID, AZURE_TENANT_ID and the secret",
+    "workload identity": "check the federated credential of the identity",
+    "managed identity": "give this machine an identity",
+}
+"""What to do where a credential gives no token."""
 IMDS = ("169.254.169.254", 80)
 """Where an Azure machine tells its identity."""
 
@@ -73,9 +79,9 @@ class Login:
 
     def _fresh(self, scope: str) -> Token:
         said = []
-        for source, ask in self._sources():
+        for source in self._sources():
             try:
-                return ask(scope)
+                return self._az(scope) if source == "az" else self._asked(source, scope)
             except LoginError as error:
                 if source not in ("az", "managed identity"):
                     raise
@@ -83,43 +89,40 @@ class Login:
         hint = "run `az login`; or set AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET of a service principal"
         raise LoginError("not logged in to Azure: " + "; ".join(said), where=scope, hint=hint)
 
-    def _sources(self) -> Iterator[tuple[str, Callable[[str], Token]]]:
-        named = {name: self.env.get(f"AZURE_{name}", "") for name in ("TENANT_ID", "CLIENT_ID", "CLIENT_SECRET")}
-        certificate = self.env.get("AZURE_CLIENT_CERTIFICATE_PATH", "")
-        federated = self.env.get("AZURE_FEDERATED_TOKEN_FILE", "")
-        if named["TENANT_ID"] and named["CLIENT_ID"]:
-            who = (named["TENANT_ID"], named["CLIENT_ID"])
-            if named["CLIENT_SECRET"] or certificate:
-                yield "environment", lambda scope: self._principal(scope, *who, named["CLIENT_SECRET"], certificate)
-            elif federated:
-                yield "workload identity", lambda scope: self._workload(scope, *who, federated)
-        yield "az", self._az
+    def _sources(self) -> Iterator[str]:
+        if self._azure("TENANT_ID") and self._azure("CLIENT_ID"):
+            if self._azure("CLIENT_SECRET") or self._azure("CLIENT_CERTIFICATE_PATH"):
+                yield "environment"
+            elif self._azure("FEDERATED_TOKEN_FILE"):
+                yield "workload identity"
+        yield "az"
         if self.env.get("IDENTITY_ENDPOINT") or self.env.get("MSI_ENDPOINT") or _on_azure():
-            yield "managed identity", lambda scope: self._managed(scope, named["CLIENT_ID"])
+            yield "managed identity"
 
-    def _principal(self, scope: str, tenant: str, client: str, secret: str, certificate: str) -> Token:
-        from azure.identity import CertificateCredential, ClientSecretCredential
+    def _asked(self, source: str, scope: str) -> Token:
+        from azure.core.exceptions import AzureError
 
-        more = {"authority": self.authority}
-        credential: TokenCredential
-        if secret:
-            credential = ClientSecretCredential(tenant, client, secret, **more)
-        else:
-            credential = CertificateCredential(tenant, client, certificate, **more)
-        return _ask("environment", credential, scope, "check AZURE_CLIENT_ID, AZURE_TENANT_ID and the secret")
+        try:
+            token = self._credential(source).get_token(scope)
+        except AzureError as error:
+            raise LoginError(f"{source}: {str(error.message)[:600]}", where=scope, hint=_CHECK[source]) from error
+        return Token(token.token, token.expires_on, source)
 
-    def _workload(self, scope: str, tenant: str, client: str, file: str) -> Token:
-        from azure.identity import WorkloadIdentityCredential
+    def _credential(self, source: str) -> TokenCredential:
+        from azure import identity
 
-        more = {"authority": self.authority}
-        credential = WorkloadIdentityCredential(tenant_id=tenant, client_id=client, token_file_path=file, **more)
-        return _ask("workload identity", credential, scope, "check the federated credential of the identity")
+        tenant, client, at = self._azure("TENANT_ID"), self._azure("CLIENT_ID"), self.authority
+        if source == "managed identity":
+            return identity.ManagedIdentityCredential(client_id=client or None)
+        if source == "workload identity":
+            names = {"tenant_id": tenant, "client_id": client, "token_file_path": self._azure("FEDERATED_TOKEN_FILE")}
+            return identity.WorkloadIdentityCredential(**names, authority=at)
+        if secret := self._azure("CLIENT_SECRET"):
+            return identity.ClientSecretCredential(tenant, client, secret, authority=at)
+        return identity.CertificateCredential(tenant, client, self._azure("CLIENT_CERTIFICATE_PATH"), authority=at)
 
-    def _managed(self, scope: str, client: str) -> Token:
-        from azure.identity import ManagedIdentityCredential
-
-        credential = ManagedIdentityCredential(client_id=client or None)
-        return _ask("managed identity", credential, scope, "give this machine an identity")
+    def _azure(self, name: str) -> str:
+        return self.env.get(f"AZURE_{name}", "")
 
     def _az(self, scope: str) -> Token:
         words = (sys.executable, "-P", "-m", "aj.server.azure.login", scope)
@@ -149,16 +152,6 @@ def claims(token: str) -> dict[str, Json]:
 _TOKENS: dict[str, Token] = {}
 _LOCKS: dict[str, Lock] = {}
 _GUARD = Lock()
-
-
-def _ask(source: str, credential: TokenCredential, scope: str, hint: str) -> Token:
-    from azure.core.exceptions import AzureError
-
-    try:
-        token = credential.get_token(scope)
-    except AzureError as error:
-        raise LoginError(f"{source}: {str(error.message)[:600]}", where=scope, hint=hint) from error
-    return Token(token.token, token.expires_on, source)
 
 
 def _on_azure() -> bool:

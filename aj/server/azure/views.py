@@ -10,7 +10,7 @@ from aj.server.azure.arm import Arm, azure_of
 from aj.server.azure.token import claims
 from aj.server.submit.aml.facts import experiment_of
 from aj.server.submit.aml.match import Cluster, Machine, parse_clusters, parse_machines
-from aj.server.submit.aml.sing import cluster_rows, image_rows, place_of_cluster, sku_of, type_rows
+from aj.server.submit.aml.sing import cluster_rows, image_rows, sku_of, type_rows
 from aj.server.submit.aml.where import configured_workspace, workspaces
 from aj.shared.errors import NotFoundError
 from aj.shared.jsonio import Json
@@ -20,6 +20,21 @@ from aj.shared.paths import Home
 
 JOBS_COUNTED = 1_000
 """The newest jobs of a workspace, from which its experiments are told."""
+_WORKSPACE = {
+    "name": "name",
+    "resource_group": "resourceGroup",
+    "subscription_id": "subscriptionId",
+    "location": "location",
+}
+_COMPUTE = {
+    "type": "computeType",
+    "size": "vmSize",
+    "priority": "vmPriority",
+    "nodes": "currentNodeCount",
+    "max_nodes": "maxNodeCount",
+    "state": "provisioningState",
+}
+"""Our names → Azure's."""
 
 
 def view(topic: str, home: Home, caller: Caller) -> dict[str, Json]:
@@ -47,18 +62,8 @@ def _login(arm: Arm, home: Home) -> dict[str, Json]:
 
 def _workspaces(arm: Arm, home: Home) -> dict[str, Json]:
     chosen = (configured_workspace(home) or "").lower()
-    return {
-        "workspaces": [
-            {
-                "name": row["name"],
-                "resource_group": row["resourceGroup"],
-                "subscription_id": row["subscriptionId"],
-                "location": row["location"],
-                "configured": str(row["id"]).lower() == chosen,
-            }
-            for row in workspaces(arm)
-        ]
-    }
+    rows = [{**_picked(row, _WORKSPACE), "configured": str(row["id"]).lower() == chosen} for row in workspaces(arm)]
+    return {"workspaces": rows}
 
 
 def _workspace(arm: Arm, home: Home) -> dict[str, Json]:
@@ -91,15 +96,11 @@ def _compute(row: Mapping[str, Json]) -> dict[str, Json]:
     properties = row["properties"]
     machine = properties.get("properties") or {}
     scale = machine.get("scaleSettings") or {}
-    return {
-        "name": row["name"],
-        "type": properties.get("computeType"),
-        "size": machine.get("vmSize"),
-        "priority": machine.get("vmPriority"),
-        "nodes": machine.get("currentNodeCount"),
-        "max_nodes": scale.get("maxNodeCount"),
-        "state": properties.get("provisioningState"),
-    }
+    return {"name": row["name"], **_picked({**machine, **scale, **properties}, _COMPUTE)}
+
+
+def _picked(row: Mapping[str, Json], names: Mapping[str, str]) -> dict[str, Json]:
+    return {key: row.get(name) for key, name in names.items()}
 
 
 def _clusters(arm: Arm, home: Home) -> dict[str, Json]:
@@ -128,7 +129,7 @@ def _skus(arm: Arm, home: Home) -> dict[str, Json]:
     del home
     offered = parse_clusters(cluster_rows(arm))
     found: dict[Machine, set[str]] = {}
-    for (_, region), rows in type_rows(arm, map(place_of_cluster, offered), nowhere).items():
+    for (_, region), rows in type_rows(arm, [cluster.place for cluster in offered], nowhere).items():
         for machine in parse_machines(rows):
             found.setdefault(machine, set()).add(region)
     return {

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from typing import Protocol
 
 from aj.build.effects import Effects, JobReceipt
-from aj.shared.errors import UnknownServiceError
 from aj.shared.jsonio import Json
 from aj.shared.model import Caller, JobSpec
 from aj.shared.paths import Home
+from aj.shared.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,42 +69,23 @@ class Execution:
     there is surely none. What a person must still do, or None."""
 
 
-_BUILT_IN = {
-    "amlt": "aj.server.submit.amlt:EXECUTION",
-    "aml": "aj.server.submit.aml:EXECUTION",
-    "local": "aj.server.submit.local:EXECUTION",
-    "sing": "aj.server.submit.aml:SING",
-    "volcano": "aj.server.submit.volcano.submit:EXECUTION",
-}
-ENTRY_POINTS = "aj.executions"
-"""Third parties register `<service> = module:EXECUTION` here, beside their description."""
-
-
-def services() -> list[str]:
-    """All that are registered."""
-    return sorted({*_BUILT_IN, *_third_party()})
+_EXECUTIONS = Registry(
+    Execution,
+    {
+        "amlt": "aj.server.submit.amlt:EXECUTION",
+        "aml": "aj.server.submit.aml:EXECUTION",
+        "local": "aj.server.submit.local:EXECUTION",
+        "sing": "aj.server.submit.aml:SING",
+        "volcano": "aj.server.submit.volcano.submit:EXECUTION",
+    },
+    "aj.executions",
+    "no execution for service",
+)
+get_execution = _EXECUTIONS.get
+"""The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
+services = _EXECUTIONS.names
 
 
 def configured_services(home: Home) -> list[str]:
     """The services whose jobs a project can see by its configuration alone."""
     return [service for service in ("aml",) if get_execution(service).configured(home)]
-
-
-@cache
-def get_execution(service: str) -> Execution:
-    """The execution registered for a `JobSpec.backend`; `UnknownServiceError` lists the registered ones."""
-    target = _BUILT_IN.get(service) or _third_party().get(service)
-    if target is None:
-        known = ", ".join(f"`{name}`" for name in services())
-        raise UnknownServiceError(f"no execution for service `{service}`", hint=f"the registered services are {known}")
-    module, _, name = target.partition(":")
-    execution = getattr(import_module(module), name)
-    assert isinstance(execution, Execution)
-    return execution
-
-
-@cache
-def _third_party() -> Mapping[str, str]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}

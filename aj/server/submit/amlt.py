@@ -25,7 +25,7 @@ from aj.shared.job.amlt import MISSING, with_code
 from aj.shared.job.naming import fit_name
 from aj.shared.jsonio import Json, write_file
 from aj.shared.model import Caller, Emit, Event, JobSpec
-from aj.shared.paths import Home, environment
+from aj.shared.paths import Home, environment, positive_seconds
 from aj.shared.yaml import dump
 
 TIMEOUT_SECONDS = 1800.0
@@ -139,19 +139,7 @@ def amlt(home: Home, caller: Caller, env: Mapping[str, str]) -> AmltEffects:
     program = shutil.which("amlt", path=caller.env.get("PATH"))
     if program is None:
         raise ConfigError("`amlt` is not on PATH", where="--amlt", hint=MISSING)
-    return AmltEffects(home, caller, program, _timeout(env))
-
-
-def _timeout(env: Mapping[str, str]) -> float:
-    text = env.get("AJ_AMLT_TIMEOUT") or str(TIMEOUT_SECONDS)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1
-    if not 0 < seconds < float("inf"):
-        hint = "set it before `aj daemon restart`, or unset it"
-        raise ConfigError(f"AJ_AMLT_TIMEOUT `{text}` is not a positive number of seconds", hint=hint)
-    return seconds
+    return AmltEffects(home, caller, program, positive_seconds(env, "AJ_AMLT_TIMEOUT", TIMEOUT_SECONDS))
 
 
 EXECUTION = Execution(effects=lambda home, caller: amlt(home, caller, environment()), jobs=None)

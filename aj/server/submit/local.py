@@ -13,18 +13,19 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aj.build.effects import JobReceipt, NothingToUpload, Receipt, Sealed
+from aj.server.record import record_of
 from aj.server.submit import Execution
 from aj.server.submit.local_jobs import LocalJobs, job_folder, read_state
-from aj.server.submit.supervisor import NODES, STATE, Order
+from aj.server.submit.supervisor import ARCHIVE, LOCK, NODES, STATE, Order
 from aj.shared.clock import now_ns, now_utc
 from aj.shared.errors import SubmissionError
-from aj.shared.jsonio import Json, compact
+from aj.shared.jsonio import Json, compact, locked
 from aj.shared.model import Caller, Emit, Event, JobSpec
 from aj.shared.paths import Home, cache_home, shipped
 
@@ -33,6 +34,7 @@ TERM_GRACE_SECONDS = 15
 START_PATIENCE = 60
 """Seconds for a supervisor's first word; it takes a tenth of one."""
 
+_OF_THE_RECORD = ("id", "name", "backend", "template", "nodes", "processes", "processes_per_node")
 _MACHINE = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_CACHE_HOME|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX"
     r"|(?:CUDA|NVIDIA)_VISIBLE_DEVICES|(?i:(?:https?|all|no)_proxy)|(?:REQUESTS|CURL)_CA_BUNDLE|SSL_CERT_(?:FILE|DIR)|UV_\w+"
@@ -57,9 +59,10 @@ class LocalEffects(NothingToUpload):
         try:
             # A copy: a second link would change the ctime by which the store knows its file for the one it verified.
             assert sealed.archive is not None
-            shutil.copyfile(sealed.archive, folder / "code.tar.gz")
+            shutil.copyfile(sealed.archive, folder / ARCHIVE)
             (folder / NODES).symlink_to(self._nodes(sealed.spec.name))
-            with _locked(folder, fcntl.LOCK_EX) as lock:
+            # Who starts the job has it alone, and the supervisor inherits the lock from them.
+            with locked(folder / LOCK) as lock:
                 _start_supervisor(self._order(sealed, folder), lock)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -75,7 +78,7 @@ class LocalEffects(NothingToUpload):
         folder = job_folder(self.home, spec.name)
         while not (folder / STATE).exists():
             try:
-                with _locked(folder, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                with locked(folder / LOCK, fcntl.LOCK_SH | fcntl.LOCK_NB):
                     # Nobody is starting it any more: now the state is there or will never be.
                     if not (folder / STATE).exists():
                         return None
@@ -110,28 +113,19 @@ class LocalEffects(NothingToUpload):
             raise SubmissionError(
                 "`bash` is not on PATH", hint="install bash; a local job runs the same scripts as a cluster"
             )
-        spec = sealed.spec
+        record, created = record_of(sealed.spec), {"created_at": now_utc(), "created_ns": now_ns()}
         job = {
             "kind": "local_job",
-            "id": spec.identity.id,
-            "name": spec.name,
-            "azure_name": spec.name,
-            "backend": spec.service,
-            "template": spec.template.name,
-            "nodes": spec.shape.nodes,
-            "processes": spec.shape.processes,
-            "processes_per_node": spec.shape.processes_per_node,
+            **{key: record[key] for key in _OF_THE_RECORD},
+            "azure_name": sealed.spec.name,
             "grace_seconds": self.term_grace_seconds,
-            "created_at": now_utc(),
-            "created_ns": now_ns(),
-            "ended_at": None,
-            "reason": None,
-            "exit_code": None,
+            **created,
+            **dict.fromkeys(("ended_at", "reason", "exit_code")),
         }
         return Order(
             folder=str(folder),
-            nodes=str(self._nodes(spec.name)),
-            archive=str(folder / "code.tar.gz"),
+            nodes=str(self._nodes(sealed.spec.name)),
+            archive=str(folder / ARCHIVE),
             bootstrap=str(self.bootstrap),
             bash=bash,
             env=env,
@@ -147,17 +141,6 @@ class LocalEffects(NothingToUpload):
         """PATH ends with aj's own scripts: a `uv` that was installed with aj is found when there is no other."""
         env = {name: value for name, value in self.caller.env.items() if _MACHINE.fullmatch(name)}
         return {**env, "PATH": os.pathsep.join([env.get("PATH") or os.defpath, sysconfig.get_path("scripts")])}
-
-
-@contextmanager
-def _locked(folder: Path, operation: int) -> Iterator[int]:
-    """Hold the folder's lock. Who starts the job has it alone, and the supervisor inherits it from them."""
-    fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, operation)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _start_supervisor(order: Order, lock: int) -> None:
@@ -186,10 +169,8 @@ def _start_supervisor(order: Order, lock: int) -> None:
         line = b""
     if not line:
         # The first process has gone or goes now; the supervisor proper is in its group.
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     child.wait()
     answer = (
         json.loads(line) if line else {"error": log.read_text(errors="replace").strip()[-2000:] or "no word from it"}

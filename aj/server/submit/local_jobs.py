@@ -41,7 +41,8 @@ def job_folder(home: Home, name: str) -> Path:
 def read_state(folder: Path) -> dict[str, Json]:
     """The job's state as it is now; a job that lost its supervisor has failed. `StoreError` when it cannot be read."""
     state = _stored(folder)
-    if state["status"] == "Running" and not _supervised(state):
+    supervisor = state["supervisor"]
+    if state["status"] == "Running" and start_of(supervisor["pid"]) != supervisor["start"]:
         # It may have ended between our two looks.
         state = _stored(folder)
         if state["status"] == "Running":
@@ -75,27 +76,16 @@ class LocalJobs:
         if stream is not None and stream not in known:
             raise NotFoundError(f"`{name}` has no rank `{stream}`", hint=f"it has {', '.join(known)}")
         streams = known if stream is None else [stream]
-        new = {each: max(0, _size(folder, each) - _position(cursor, each)) for each in streams}
+        starts = {each: max(0, cursor.get(each, 0)) for each in streams}
+        new = {each: max(0, _size(folder, each) - start) for each, start in starts.items()}
         share = max(4096, PAGE_BYTES // max(1, sum(1 for size in new.values() if size)))
         chunks, after = [], {}
-        for each in streams:
-            start = _position(cursor, each)
+        for each, start in starts.items():
             text, after[each] = _read(folder, each, start, min(share, new[each]), final=ended and new[each] <= share)
             if text:
                 chunks.append(LogChunk(each, text))
         finished = ended and all(after[each] >= _size(folder, each) for each in streams)
         return LogPage(tuple(chunks), after, finished, tuple(known))
-
-    def tail(self, name: str, lines: int) -> dict[str, str]:
-        """The last `lines` lines of each process, by rank; reads no more than their last 64 KiB."""
-        folder = job_folder(self.home, self.resolve(name))
-        found = {}
-        for member in read_state(folder)["members"]:
-            stream = str(member["rank"])
-            size = _size(folder, stream)
-            text, _ = _read(folder, stream, max(0, size - 65536), size, final=True)
-            found[stream] = "".join(text.splitlines(keepends=True)[-lines:])
-        return found
 
     def cancel(self, name: str) -> str:
         """End every process of the job and wait until that is done; the status after. An ended job stays as it is."""
@@ -146,11 +136,6 @@ def _stored(folder: Path) -> dict[str, Json]:
     return state
 
 
-def _supervised(state: Mapping[str, Json]) -> bool:
-    supervisor = state["supervisor"]
-    return bool(start_of(supervisor["pid"]) == supervisor["start"])
-
-
 def _end_members(state: Mapping[str, Json], patience: float) -> None:
     """End what a dead supervisor left behind; does nothing when it left nothing."""
     alive = [member for member in state["members"] if send(member["pid"], member["start"], signal.SIGTERM)]
@@ -169,10 +154,6 @@ def _size(folder: Path, stream: str) -> int:
         return (folder / f"{stream}.log").stat().st_size
     except OSError:
         return 0
-
-
-def _position(cursor: Mapping[str, int], stream: str) -> int:
-    return max(0, cursor.get(stream, 0))
 
 
 def _read(folder: Path, stream: str, start: int, length: int, *, final: bool) -> tuple[str, int]:

@@ -22,6 +22,8 @@ from aj.shared.jsonio import Json, canonical, compact, write_file
 
 STATE = "job.json"
 """The job's state, in its folder; it holds no values of environment variables."""
+ARCHIVE, LOCK = "code.tar.gz", "lock"
+"""What else is there until the job has ended."""
 NODES = "nodes"
 """A link in the job's folder to where its nodes have theirs, while there is anything."""
 
@@ -264,7 +266,7 @@ def _tidy(folder: Path, nodes: Path) -> None:
 
     A ctime cannot be set back, so a copy of an old file with its old mtime counts as the job's.
     """
-    for name in ("code.tar.gz", "lock"):
+    for name in (ARCHIVE, LOCK):
         (folder / name).unlink(missing_ok=True)
     for node in nodes.glob("node-*/aj-*/*"):
         done = node / "code.done"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from aj.shared.errors import TemplateError
 from aj.shared.job.naming import fit_name
 from aj.shared.jsonio import Json
+from aj.shared.model import from_json
 from aj.shared.spec import Description
 from aj.shared.template.template import Template
 
@@ -72,11 +73,6 @@ def build_spec_backend(template: Template) -> AmlOpts:
         shm_size=shm_size(template),
         docker_args=" ".join(shlex.quote(word) for word in _docker_words(template)) or None,
     )
-
-
-def load_spec_backend(document: Mapping[str, Any]) -> AmlOpts:
-    """The inverse of the JSON of `AmlOpts`."""
-    return AmlOpts(**{**document, "tags": tuple((key, value) for key, value in document["tags"])})
 
 
 def normalize_job_name(name: str) -> str:
@@ -171,7 +167,7 @@ def check_sizes(template: Template) -> None:
 DESCRIPTION = Description(
     service="aml",
     build_spec_backend=build_spec_backend,
-    load_spec_backend=load_spec_backend,
+    load_spec_backend=partial(from_json, AmlOpts),
     normalize_job_name=normalize_job_name,
     uploads=("code", "bootstrap"),
     upload_limit=UPLOAD_LIMIT,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from aj.shared.job.naming import fit_name
+from aj.shared.model import from_json
 from aj.shared.spec import Description
 from aj.shared.template.template import Template
 
@@ -22,11 +22,6 @@ def build_spec_backend(template: Template) -> LocalOpts:
     return LocalOpts()
 
 
-def load_spec_backend(document: Mapping[str, Any]) -> LocalOpts:
-    """The inverse of the JSON of `LocalOpts`."""
-    return LocalOpts(**document)
-
-
 def normalize_job_name(name: str) -> str:
     """A folder's name: letters, digits, `_`, `.` and `-`, at most 128 bytes, the id kept."""
     return fit_name(name, allowed="A-Za-z0-9_.-", first="A-Za-z0-9_", limit=128)
@@ -35,7 +30,7 @@ def normalize_job_name(name: str) -> str:
 DESCRIPTION = Description(
     service="local",
     build_spec_backend=build_spec_backend,
-    load_spec_backend=load_spec_backend,
+    load_spec_backend=partial(from_json, LocalOpts),
     normalize_job_name=normalize_job_name,
     attached=True,
     unused={

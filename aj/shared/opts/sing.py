@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from aj.shared.errors import TemplateError
-from aj.shared.model import JobSpec, Notice
+from aj.shared.model import JobSpec, Notice, from_json
 from aj.shared.opts.aml import UPLOAD_LIMIT, check_image, check_sizes, normalize_job_name, shm_size, tags_of
 from aj.shared.sku import check_shape, parse_sku
 from aj.shared.spec import Description
@@ -83,11 +83,6 @@ def build_spec_backend(template: Template) -> SingOpts:
     )
 
 
-def load_spec_backend(document: Mapping[str, Any]) -> SingOpts:
-    """The inverse of the JSON of `SingOpts`."""
-    return SingOpts(**{**document, "tags": tuple((key, value) for key, value in document["tags"])})
-
-
 def check_spec(template: Template, spec: JobSpec) -> Iterator[Notice]:
     """`ShapeError` for a SKU that is none, or that names another shape than the job's."""
     where = template.where("jobs", 0, "sku")
@@ -128,7 +123,7 @@ def _identity(template: Template) -> str | None:
 DESCRIPTION = Description(
     service="sing",
     build_spec_backend=build_spec_backend,
-    load_spec_backend=load_spec_backend,
+    load_spec_backend=partial(from_json, SingOpts),
     normalize_job_name=normalize_job_name,
     check_spec=check_spec,
     uploads=("code", "bootstrap"),

@@ -13,7 +13,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,19 @@ from aj.server.serve import main
 from aj.server.submit import LogChunk, LogPage
 from aj.server.workshop import Workshop
 from aj.shared.errors import InputError, NotFoundError, OutcomeUnknownError, SubmissionError
-from aj.shared.model import ArchivePlan, ArchiveRecord, Caller, Emit, Event, JobResult, JobSpec, Notice, Plan, to_json
+from aj.shared.model import (
+    ArchivePlan,
+    ArchiveRecord,
+    Caller,
+    Emit,
+    Event,
+    JobResult,
+    JobSpec,
+    Notice,
+    Plan,
+    from_json,
+    to_json,
+)
 from aj.shared.paths import Home
 from aj.shared.spec import spec_from_json, spec_to_json
 
@@ -40,7 +52,9 @@ class Frozen:
 class FolderRemote:
     home: Home
 
-    def prepare(self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None) -> Frozen:
+    def prepare(
+        self, spec: JobSpec, caller: Caller, emit: Emit, expect: str | None = None, witness: Path | None = None
+    ) -> Frozen:
         _wait_for(spec.env.get("FAKE_HOLD"))
         code = (Path(caller.cwd) / "train.py").read_bytes()
         emit(Event("pack", "train.py", len(code), len(code)))
@@ -68,6 +82,12 @@ class FolderRemote:
         )
 
     plan_offline = plan
+
+    def freeze(self, frozen: Frozen) -> dict[str, Any]:
+        return {**to_json(frozen), "spec": spec_to_json(frozen.spec)}
+
+    def thaw(self, document: Mapping[str, Any]) -> Frozen:
+        return replace(from_json(Frozen, document), spec=spec_from_json(document["spec"]))
 
     def execute(self, frozen: Frozen, caller: Caller, emit: Emit) -> JobResult:
         env = frozen.spec.env
@@ -140,24 +160,9 @@ def _wait_for(gate: str | None) -> None:
         time.sleep(0.01)
 
 
-def _thaw(document: Mapping[str, Any]) -> Frozen:
-    return Frozen(
-        **{
-            **document,
-            "spec": spec_from_json(document["spec"]),
-            "archive": ArchiveRecord(**document["archive"]),
-            "notices": (),
-        }
-    )
-
-
 FAKE = Workshop(
     submissions=lambda home, caller: cast(Any, FolderRemote(home)),
     jobs=lambda home, service, caller: FolderJobs(),
-    configured=lambda home: (),
-    freeze=lambda frozen: {**to_json(frozen), "spec": spec_to_json(frozen.spec)},
-    thaw=_thaw,
-    pin=lambda caller, sha256, witness: None,
 )
 
 if __name__ == "__main__":

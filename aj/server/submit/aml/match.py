@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import nsmallest
 
 from aj.shared.errors import CapacityError
@@ -67,6 +68,11 @@ class Cluster:
     region: str
     user: Mapping[str, Quota]
     tiers: Mapping[str, Mapping[str, Quota]]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Subscription and region: where its instance types are listed."""
+        return self.subscription, self.region
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,7 @@ def choose(
 
     `machines` are the instance types by subscription and region.
     """
-    market = _Market(wish, machines)
+    market = _market(wish.sku, machines)
     choices: list[Choice] = []
     reasons: list[str] = []
     for cluster in clusters:
@@ -205,28 +211,24 @@ def choose(
     return sorted(choices, key=lambda choice: _rank(wish, choice))
 
 
-class _Market:
-    """The machines that fit, found once for each region and, for sizes of CPUs, each set of series."""
+def _market(sku: Sku, offered: Mapping[tuple[str, str], Sequence[Machine]]) -> Callable[[Cluster], list[Machine] | str]:
+    """The machines of a cluster's region that fit, or why there are none.
 
-    def __init__(self, wish: Wish, machines: Mapping[tuple[str, str], Sequence[Machine]]) -> None:
-        self._sku = wish.sku
-        self._offered = machines
-        self._fitting: dict[tuple[str, str], list[Machine] | str] = {}
-        self._sized: dict[tuple[str, str, frozenset[str]], list[Machine] | str] = {}
+    They are found once for each region and, for sizes of CPUs, each set of series.
+    """
 
-    def fitting(self, cluster: Cluster) -> list[Machine] | str:
-        """Those of the cluster's region, or why there are none."""
-        place = (cluster.subscription, cluster.region)
-        if place not in self._fitting:
-            self._fitting[place] = _fit(self._sku, self._offered.get(place, ()))
-        found = self._fitting[place]
-        if self._sku.family == "G" or isinstance(found, str):
-            return found
-        series = frozenset(cluster.user)
-        key = (*place, series)
-        if key not in self._sized:
-            self._sized[key] = _of_size(self._sku, [machine for machine in found if machine.series in series])
-        return self._sized[key]
+    @cache
+    def fitting(place: tuple[str, str]) -> list[Machine] | str:
+        return _fit(sku, offered.get(place, ()))
+
+    @cache
+    def of_size(place: tuple[str, str], series: frozenset[str]) -> list[Machine] | str:
+        found = fitting(place)
+        return found if isinstance(found, str) else _of_size(sku, [one for one in found if one.series in series])
+
+    if sku.family == "G":
+        return lambda cluster: fitting(cluster.place)
+    return lambda cluster: of_size(cluster.place, frozenset(cluster.user))
 
 
 def _fit(sku: Sku, machines: Sequence[Machine]) -> list[Machine] | str:
@@ -269,11 +271,11 @@ def meant(wish: Wish, cluster: Cluster) -> bool:
     return all(name is None or name.lower() == is_.lower() for name, is_ in wanted)
 
 
-def _offer(wish: Wish, cluster: Cluster, market: _Market) -> Choice | str:
+def _offer(wish: Wish, cluster: Cluster, market: Callable[[Cluster], list[Machine] | str]) -> Choice | str:
     """The cluster's best tier and machines, or why it cannot take the job."""
     if wish.sku.regions and cluster.region not in wish.sku.regions:
         return f"not in {' or '.join(wish.sku.regions)}"
-    fitting = market.fitting(cluster)
+    fitting = market(cluster)
     if isinstance(fitting, str):
         return fitting
     machines = [machine for machine in fitting if machine.series in cluster.user]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aj.shared.clock import now_ns
 from aj.shared.jsonio import Json, canonical, read_json, write_file
+from aj.shared.model import Emit, Event, to_json
 from aj.shared.paths import Home
 
 
@@ -17,11 +19,6 @@ class Known:
     facts: dict[str, Json]
     read_ns: int
     missing: dict[str, Json]
-
-    @property
-    def age_seconds(self) -> float:
-        """Seconds since they were read."""
-        return (now_ns() - self.read_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,19 @@ class Memory:
 
     def keep(self, known: Known) -> None:
         """Remember."""
-        document = {"facts": known.facts, "read_ns": known.read_ns, "missing": known.missing}
-        write_file(self.path, canonical(document))
+        write_file(self.path, canonical(to_json(known)))
+
+    def fresh(self, seconds: float, what: str, read: Callable[[], Known], emit: Emit) -> Known:
+        """What is known, when it is not older than `seconds`, else what `read` gives; the age of `what` is told."""
+        known = self.recall()
+        age = (now_ns() - known.read_ns) / 1e9 if known else 0.0
+        if known is None or not 0 <= age < seconds:
+            emit(Event("note", f"reading {what}"))
+            known = read()
+            self.keep(known)
+        elif age >= 60:
+            emit(Event("note", f"{what}: read {age / 60:.0f} min ago"))
+        return known
 
     def forget(self) -> None:
         """Read everything again next time."""

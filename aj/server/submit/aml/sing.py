@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aj.build.effects import JobReceipt, Receipt, Sealed
 from aj.server.azure.arm import ML, Arm, segment
-from aj.server.submit.aml.match import Choice, Cluster, Machine, Wish, choose, meant, parse_clusters, parse_machines
+from aj.server.submit.aml.match import Choice, Machine, Wish, choose, meant, parse_clusters, parse_machines
 from aj.server.submit.aml.memory import Known, Memory, folder
 from aj.server.submit.aml.submit import AmlEffects
 from aj.server.submit.aml.where import PARALLEL
@@ -66,7 +67,8 @@ class SingEffects(AmlEffects):
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         """Of the workspace and of what is free now, read side by side; the choice is among them, and told."""
         with ThreadPoolExecutor(1, thread_name_prefix="market") as pool:
-            market = pool.submit(self._market, spec, emit)
+            read = partial(self._read_market, spec, emit)
+            market = pool.submit(self._market(spec).fresh, QUOTA_SECONDS, "the virtual clusters", read, emit)
             facts = AmlEffects.facts(self, spec, emit)
             offered = market.result().facts
         wish = _wish(spec)
@@ -81,28 +83,17 @@ class SingEffects(AmlEffects):
         try:
             receipt = AmlEffects.submit(self, sealed, receipts, emit)
         except AjError:
-            self._market_memory(sealed.spec).forget()
+            self._market(sealed.spec).forget()
             raise
         properties = sealed.payload["properties"]
         tier = properties["resources"]["properties"]["AISuperComputer"]["slaTier"]
         return replace(receipt, note=f"{tier} in `{properties['computeId'].rpartition('/')[2]}`")
 
-    def _market(self, spec: JobSpec, emit: Emit) -> Known:
-        memory = self._market_memory(spec)
-        known = memory.recall()
-        if known is None or not 0 <= known.age_seconds < QUOTA_SECONDS:
-            emit(Event("note", "reading the virtual clusters"))
-            known = self._read_market(spec, emit)
-            memory.keep(known)
-        elif known.age_seconds >= 60:
-            emit(Event("note", f"the quotas were read {known.age_seconds / 60:.0f} min ago"))
-        return known
-
     def _read_market(self, spec: JobSpec, emit: Emit) -> Known:
         opts, wish, read_ns = _opts(spec), _wish(spec), now_ns()
         rows = cluster_rows(self._arm, opts.subscription_id)
         clusters = [cluster for cluster in parse_clusters(rows) if meant(wish, cluster)]
-        types = type_rows(self._arm, [place_of_cluster(cluster) for cluster in clusters], emit)
+        types = type_rows(self._arm, [cluster.place for cluster in clusters], emit)
         images = image_rows(self._arm, clusters[0].subscription) if opts.image_version and clusters else []
         ids = {cluster.id for cluster in clusters}
         offered: dict[str, Json] = {
@@ -112,15 +103,10 @@ class SingEffects(AmlEffects):
         }
         return Known(offered, read_ns, {})
 
-    def _market_memory(self, spec: JobSpec) -> Memory:
+    def _market(self, spec: JobSpec) -> Memory:
         opts = _opts(spec)
         wanted = [opts.cluster, opts.subscription_id, opts.resource_group, bool(opts.image_version), self._who()]
         return Memory(folder(self.home) / "market" / f"{digest([wanted, dict(self._arm.cloud)])[:24]}.json")
-
-
-def place_of_cluster(cluster: Cluster) -> Place:
-    """Where its instance types are listed."""
-    return cluster.subscription, cluster.region
 
 
 def sku_of(machine: Machine) -> str:

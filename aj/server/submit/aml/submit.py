@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import RLock, Thread
 
 from aj.build.effects import JobReceipt, Receipt, Sealed, Upload
@@ -56,14 +57,8 @@ class AmlEffects:
 
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         """Of the job's workspace: remembered while they are fresh, else read; what is missing is not among them."""
-        memory = self._memory(spec)
-        known = memory.recall()
-        if known is None or not 0 <= known.age_seconds < FRESH_SECONDS:
-            emit(Event("note", "reading the workspace"))
-            known = read_facts(self.home, spec, self._arm, emit)
-            memory.keep(known)
-        elif known.age_seconds >= 60:
-            emit(Event("note", f"the workspace was read {known.age_seconds / 60:.0f} min ago"))
+        read = partial(read_facts, self.home, spec, self._arm, emit)
+        known = self._memory(spec).fresh(FRESH_SECONDS, "the workspace", read, emit)
         check_size(known.facts, spec)
         return {**known.facts, "experiment": experiment_of(self.home)}
 
