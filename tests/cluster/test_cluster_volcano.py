@@ -272,10 +272,10 @@ def test_a_pod_that_fails_by_sigterm_on_its_way_out_restarts_all(volcano: Volcan
 
 
 @pytest.mark.parametrize(
-    "name,exit_code", [("volcano-four-nodes", 1), ("volcano-cpu", 143)], ids=["own-handler", "deadline"]
+    "name,exit_code", [("volcano-four-nodes", 1), ("volcano-cpu", 143)], ids=["failure", "deadline"]
 )
 def test_a_pod_whose_end_may_be_its_own_ends_the_job(volcano: Volcano, name: str, exit_code: int) -> None:
-    """Nothing tells an eviction from a failure with another status, or from a job's own deadline."""
+    """A pod that ends with 143 in a job without a deadline was told to end; any other may have failed by itself."""
     created, others = drained(volcano, name, f"ended-{name}", exit_code)
     volcano.job(created, "Terminating", "Terminated")
     volcano.end(others, 143)

@@ -168,31 +168,23 @@ def test_the_first_process_that_fails_ends_the_others(cluster: Callable[..., Clu
     assert made.run("master").returncode == 7
 
 
-def test_a_signal_reaches_every_process_and_the_pod_ends(cluster: Callable[..., Cluster]) -> None:
-    made = with_processes(cluster("volcano-four-nodes", 'trap "echo told; exit 9" TERM; echo up; sleep 60 & wait'), 3)
-    made.answer("train-00000000-abcde-master-0.train-00000000-abcde")
-    child = made.start("master")
-    assert child.stdout
-    for _ in range(3):
-        assert child.stdout.readline() == "up\n"
-    child.send_signal(signal.SIGTERM)
-    out, err = child.communicate(timeout=60)
-    assert out.count("told") == 3, err
-    assert child.returncode == 9
-
-
 @pytest.mark.parametrize("processes", [1, 3])
-def test_a_pod_that_is_told_to_end_ends_with_143(cluster: Callable[..., Cluster], processes: int) -> None:
-    """By which Volcano knows an eviction from a failure."""
-    made = with_processes(cluster("volcano-four-nodes", "echo up; exec sleep 60"), processes)
+@pytest.mark.parametrize("status", [0, 9])
+def test_a_signal_reaches_every_process_and_the_pod_ends_with_143(
+    cluster: Callable[..., Cluster], processes: int, status: int
+) -> None:
+    """Whatever its processes make of it: a launcher's traceback and a saved checkpoint are both no end of the work."""
+    command = f'trap "echo told; exit {status}" TERM; echo up; sleep 60 & wait'
+    made = with_processes(cluster("volcano-four-nodes", command), processes)
     made.answer("train-00000000-abcde-master-0.train-00000000-abcde")
     child = made.start("master")
     assert child.stdout
     for _ in range(processes):
         assert child.stdout.readline() == "up\n"
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
-    assert child.returncode == 143
+    out, err = child.communicate(timeout=60)
+    assert out.count("told") == processes, err
+    assert child.returncode == 143 and "aj: this pod was told to end (SIGTERM)" in err
 
 
 def test_code_that_is_missing_or_damaged_is_named(cluster: Callable[..., Cluster]) -> None:

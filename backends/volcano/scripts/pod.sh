@@ -9,7 +9,8 @@
 # NAME=FOLDER  a storage, mounted by blobfuse2 with the configuration CREDENTIALS/NAME.yaml
 # Reads   AJ_CODE_ARCHIVE_SHA256, AJ_NODES, AJ_WORK_ROOT; VC_MASTER_HOSTS, which the cluster sets
 # Needs   bash, tar, gzip, sha256sum; GNU or busybox ones will do. For blob also curl, GNU wget or python3
-# Exits   127 a tool is missing, 1 the pod cannot be made ready; otherwise with the status of the processes
+# Exits   127 a tool is missing, 1 the pod cannot be made ready, 143 it was told to end; otherwise with the status of the
+#         processes
 
 set +e +u
 set -o pipefail
@@ -126,18 +127,18 @@ __aj_find() {
   __aj_is "$__aj_bootstrap" "$2" || __aj_fail 1 "\`$__aj_bootstrap\` on the volume is missing or damaged"
 }
 
-# PROCESSES: one becomes this process; of several, the first that fails ends the others and gives the status.
+# PROCESSES: the first that fails ends the others and gives the status. A pod that is told to end ends with 143 whatever
+# its processes make of it: by that Volcano knows an eviction from a failure.
 __aj_start() {
   local __aj_place __aj_status=0 __aj_last __aj_left=$1
-  if (($1 == 1)); then
-    export LOCAL_RANK=${LOCAL_RANK:-0} LOCAL_WORLD_SIZE=${LOCAL_WORLD_SIZE:-1}
-    exec bash "$__aj_bootstrap" "$__aj_archive"
-  fi
-  trap '__aj_caught=TERM; kill -TERM $(jobs -p) 2>/dev/null' TERM
+  trap '__aj_caught=TERM __aj_told=143; kill -TERM $(jobs -p) 2>/dev/null' TERM
   trap '__aj_caught=INT; kill -INT $(jobs -p) 2>/dev/null' INT
   for ((__aj_place = 0; __aj_place < $1; __aj_place++)); do
     LOCAL_RANK=$__aj_place LOCAL_WORLD_SIZE=$1 bash "$__aj_bootstrap" "$__aj_archive" &
   done
+  # Told before all were started.
+  # shellcheck disable=SC2046
+  [[ -z $__aj_told ]] || kill -TERM $(jobs -p) 2>/dev/null
   while ((__aj_left > 0)); do
     __aj_caught=''
     wait -n
@@ -151,13 +152,14 @@ __aj_start() {
       kill -TERM $(jobs -pr) 2>/dev/null
     fi
   done
-  exit "$__aj_status"
+  [[ -z $__aj_told ]] || echo 'aj: this pod was told to end (SIGTERM)' >&2
+  exit "${__aj_told:-$__aj_status}"
 }
 
 # The first process of a container ignores what it has no trap for.
 trap 'exit 143' TERM
 trap 'exit 130' INT
-__aj_credentials=$5
+__aj_told='' __aj_credentials=$5
 __aj_need tar gzip sha256sum mkdir sleep rm
 __aj_await_master "$4"
 __aj_mount "${@:6}"
