@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from aj.server.submit.volcano.kubectl import REQUEST_SECONDS
+from aj.server.submit.volcano.submit import LOOKS
 from tests.azure.cloud import Azure
 from tests.cluster.caller import Person, a_kubectl, storage_of
 from tests.cluster.double import Double, Fault, serving
 
+pytestmark = pytest.mark.timeout(300)  # a look that must be sure takes a minute
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -64,7 +67,7 @@ def aj(cluster: Double, tmp_path: Path, azure: Azure) -> Iterator[Aj]:
 
 
 def eventually(holds: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 150
     while not (found := holds()) and time.monotonic() < end:
         time.sleep(0.1)
     return found
@@ -101,6 +104,7 @@ def test_a_daemon_killed_between_secret_and_job_leaves_neither(aj: Aj, cluster: 
     out, _ = client.communicate(timeout=100)
     assert (client.returncode, json.loads(out)["status"]) == (4, "unknown")
     assert eventually(lambda: aj("queue", "list")["entries"][0]["state"] == "failed")
+    assert sum(LOOKS) > REQUEST_SECONDS, "or its kubectl, which is alive, could still make the job"
     assert cluster.names("secrets") == cluster.names("jobs") == []
 
 

@@ -23,8 +23,9 @@ from aj.shared.model import Caller, Emit, Event, JobSpec
 from aj.shared.opts.volcano import VolcanoOpts
 from aj.shared.paths import Home
 
-LOOKS = (0.0, 2.0, 5.0, 10.0)
-"""Seconds before each look for a job whose creation failed: a slow server may still be at it."""
+LOOKS = (0.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+"""Seconds before each look for a job whose creation failed. Only then it is surely absent: a server gives a request up
+after 60 s, and so does a kubectl that a killed daemon has left behind."""
 _REFUSED = re.compile(
     r"Error from server \((BadRequest|Unauthorized|Forbidden|NotFound|AlreadyExists|Conflict|Invalid|Request\w+)\)"
     r"|is invalid:|error validating|webhook .*denied the request|failed calling webhook"
