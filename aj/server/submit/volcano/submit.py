@@ -44,10 +44,11 @@ class VolcanoEffects:
     def facts(self, spec: JobSpec, emit: Emit) -> Json:
         """Context and namespace, once it is known that cluster and containers would take the job."""
         emit(Event("step", "asking the cluster whether it would take the job"))
-        with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
-            containers = beside.submit(storage.access(spec, self._container).check)
-            found = preflight(spec, self.caller, emit)
-            containers.result()
+        beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        containers = beside.submit(storage.access(spec, self._container).check)
+        beside.shutdown(wait=False)  # what the cluster refuses does not wait for Azure
+        found = preflight(spec, self.caller, emit)
+        containers.result()
         return found
 
     def present(self, upload: Upload, facts: Json) -> Receipt | Unseen | None:
