@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from aj.build.beneath import look
 from aj.shared.clock import new_id, now_ns
 from aj.shared.errors import StoreError
 from aj.shared.jsonio import compact, locked, read_json, sync_folder, write_file
@@ -275,7 +276,7 @@ def _is_alive(pin: Path) -> bool:
 def _is_intact(path: Path) -> bool:
     try:
         state = path.stat()
-        looks = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+        looks = [*look(state)]
         with suppress(OSError, ValueError):
             if read_json(_memo(path)) == looks:
                 return True

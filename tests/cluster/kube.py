@@ -57,9 +57,9 @@ class Kube:
         )
 
 
-def until(look: Callable[[], T], good: Callable[[T], bool]) -> T:
+def until(look: Callable[[], T], good: Callable[[T], bool], seconds: float = PATIENCE) -> T:
     """What is seen once it is good; fails with what was seen last."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not good(seen := look()):
         assert time.monotonic() < deadline, f"still {json.dumps(seen, default=str)[:800]}"
         time.sleep(0.2)

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,11 @@ from aj.server.submit.volcano.submit import LOOKS
 from tests.azure.cloud import Azure
 from tests.cluster.caller import Person, a_kubectl, storage_of
 from tests.cluster.double import Double, Fault, serving
+from tests.cluster.kube import until
 
-pytestmark = pytest.mark.timeout(300)  # a look that must be sure takes a minute
+pytestmark = pytest.mark.timeout(300)
+SURE = 150.0
+"""Seconds in which a look that must be sure is over."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -66,13 +68,6 @@ def aj(cluster: Double, tmp_path: Path, azure: Azure) -> Iterator[Aj]:
     made.start("daemon", "stop", "--force").communicate(timeout=60)
 
 
-def eventually(holds: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 150
-    while not (found := holds()) and time.monotonic() < end:
-        time.sleep(0.1)
-    return found
-
-
 def test_plan_and_run_by_blob_storage(aj: Aj, cluster: Double) -> None:
     plan = aj("plan", "-t", "train", "-n", "2", "train.py")
     assert {step["name"]: step["verdict"] for step in plan["steps"] if step["kind"] == "write"} == {
@@ -98,12 +93,12 @@ def test_a_daemon_killed_between_secret_and_job_leaves_neither(aj: Aj, cluster: 
     """The server gets the request and drops it; the daemon is dead by then; the next one looks, and cleans up."""
     cluster.faults.append(Fault("POST", "/jobs$", "hang"))
     client = aj.start("--json", "run", "-t", "train", "-n", "2", "train.py")
-    assert eventually(lambda: any(path.endswith("/jobs") for verb, path, _ in cluster.requests if verb == "POST"))
+    until(lambda: any(path.endswith("/jobs") for verb, path, _ in cluster.requests if verb == "POST"), bool, SURE)
     assert len(cluster.names("secrets")) == 1
     os.kill(aj("daemon", "status")["pid"], signal.SIGKILL)
     out, _ = client.communicate(timeout=100)
     assert (client.returncode, json.loads(out)["status"]) == (4, "unknown")
-    assert eventually(lambda: aj("queue", "list")["entries"][0]["state"] == "failed")
+    until(lambda: aj("queue", "list")["entries"][0]["state"] == "failed", bool, SURE)
     assert sum(LOOKS) > REQUEST_SECONDS, "or its kubectl, which is alive, could still make the job"
     assert cluster.names("secrets") == cluster.names("jobs") == []
 
@@ -115,10 +110,10 @@ def test_a_daemon_killed_between_job_and_record_is_followed_by_one_that_adopts_i
         del aj.env[name]
     client = aj.start("--json", "run", "-t", "train", "-n", "2", "train.py")
     state = Path(f"/proc/{daemon}/stat")
-    assert eventually(lambda: state.read_text().rpartition(") ")[2].startswith("T"))
+    until(lambda: state.read_text().rpartition(") ")[2].startswith("T"), bool, SURE)
     os.kill(daemon, signal.SIGKILL)
     client.communicate(timeout=100)
-    assert eventually(lambda: aj("queue", "list")["entries"][0]["state"] == "done")
+    until(lambda: aj("queue", "list")["entries"][0]["state"] == "done", bool, SURE)
     (entry,) = aj("queue", "list")["entries"]
     assert cluster.names("jobs") == [entry["result"]["azure_name"]] and "adopted" in entry["result"]["note"]
     (secret,) = cluster.names("secrets")

@@ -639,7 +639,7 @@ def test_a_daemon_that_died_while_it_sent_the_code_leaves_no_helper(
 
     with monkeypatch.context() as patch:
         patch.setattr("aj.server.submit.volcano.upload.VolumeUploader._script", dies)
-        patch.setattr("aj.server.submit.volcano.upload.VolumeUploader._remove", lambda *words: None)
+        patch.setattr("aj.server.submit.volcano.kubectl.Kubectl.remove", lambda *words: None)
         with pytest.raises(Died):
             person.submit(frozen)
     assert cluster.names("pods") == ["aj-upload-0badcafe"]

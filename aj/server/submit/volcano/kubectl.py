@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from aj.server.child import Child, Output, run
@@ -68,10 +69,17 @@ class Kubectl:
         except ValueError as error:
             raise ChildError(f"`{self.shown(*words)}` gave no JSON: {error}") from error
 
-    def delete(self, kind: str, name: str) -> None:
-        """Delete an object, or see that it is gone; does not wait for what it was to end."""
-        words = ("delete", kind, name, "--ignore-not-found", "--wait=false", "--now")
-        self.run(*words, f"--request-timeout={REQUEST_SECONDS}s")
+    def remove(self, kind: str, name: str) -> str | None:
+        """Delete what may be there, in a few attempts, without a wait for its end; None, or what is left to do."""
+        for seconds in (0, 1, 2):
+            sleep(seconds)
+            try:
+                words = ("delete", kind, name, "--ignore-not-found", "--wait=false", "--now")
+                self.run(*words, f"--request-timeout={REQUEST_SECONDS}s")
+                return None
+            except ChildError as error:
+                last = error
+        return f"the {kind} `{name}` may be left; run `{self.shown('delete', kind, name)}`: {last.message}"
 
     def find(self, kind: str, identity: str) -> list[dict[str, Any]]:
         """Our objects of a kind, by the AJ_ID that labels them."""

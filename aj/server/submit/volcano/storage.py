@@ -91,17 +91,8 @@ def create(kubectl: Kubectl, made: Credentials) -> None:
         if "(AlreadyExists)" in error.message:
             hint: str | None = f"if no job needs it any more, `{kubectl.shown('delete', 'secret', made.name)}`"
         else:
-            hint = remove(kubectl, "secret", made.name)
+            hint = kubectl.remove("secret", made.name)
         raise SubmissionError(message, hint=hint) from error
-
-
-def remove(kubectl: Kubectl, kind: str, name: str) -> str | None:
-    """Delete what may be there; None when that is done, else what to do about it."""
-    try:
-        kubectl.delete(kind, name)
-    except ChildError:
-        return f"the {kind} `{name}` may be left: `{kubectl.shown('delete', kind, name)}`"
-    return None
 
 
 def own(kubectl: Kubectl, name: str, job: str) -> str | None:

@@ -78,7 +78,7 @@ class VolcanoEffects:
         except ChildError as error:
             if not _REFUSED.search(error.message):
                 raise _unknown(kubectl, sealed.spec, error) from error
-            left = storage.remove(kubectl, "secret", made.name) if made else None
+            left = kubectl.remove("secret", made.name) if made else None
             raise SubmissionError(
                 f"the cluster did not take `{sealed.spec.name}`: {error.message}", hint=left
             ) from error
@@ -117,7 +117,7 @@ def _settle(caller: Caller, spec: JobSpec, facts: Json, receipt: JobReceipt | No
         return storage.own(kubectl, secret, receipt.remote_name) if secret else None
     by_volume = cast(VolcanoOpts, spec.backend_spec).code.strategy == "kubectl-exec"
     made = [("secret", secret), ("pod", helper_name(spec.identity.id) if by_volume else None)]
-    return "; ".join(filter(None, (storage.remove(kubectl, kind, name) for kind, name in made if name))) or None
+    return "; ".join(filter(None, (kubectl.remove(kind, name) for kind, name in made if name))) or None
 
 
 def _unknown(kubectl: Kubectl, spec: JobSpec, error: ChildError) -> OutcomeUnknownError:

@@ -152,7 +152,8 @@ class VolumeUploader:
             self._await(name)
             yield name
         finally:
-            self._remove(name, emit)
+            if left := self.kubectl.remove("pod", name):
+                emit(Event("warning", left))
 
     def _await(self, name: str) -> None:
         deadline, why = monotonic() + READY_SECONDS, "nobody has looked at it"
@@ -173,17 +174,6 @@ class VolumeUploader:
 `{self.kubectl.shown('get', 'events')}`"
         )
         raise SubmissionError(f"the pod `{name}`, which writes the code, does not run: {why}", hint=hint)
-
-    def _remove(self, name: str, emit: Emit) -> None:
-        for attempt in range(3):
-            try:
-                self.kubectl.delete("pod", name)
-                return
-            except ChildError as error:
-                last = error
-                sleep(attempt)
-        command = self.kubectl.shown("delete", "pod", name)
-        emit(Event("warning", f"the pod `{name}` could not be removed; run `{command}`: {last.message}"))
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:
