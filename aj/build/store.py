@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from aj.build.beneath import look
+from aj.build.holds import alone, hold, is_pinned, pin, pins
 from aj.shared.clock import new_id, now_ns
 from aj.shared.errors import StoreError
 from aj.shared.jsonio import compact, locked, read_json, sync_folder, write_file
@@ -124,7 +125,7 @@ class Store:
         path = self.path(sha256)
         with _failing("read", self.folder):
             self._check_owner()
-            fd = _lock_shared(path)
+            fd = hold(path)
         if fd is None:
             hint = "run the command again: it is packed anew"
             raise StoreError(f"the archive {sha256} is not in the cache", hint=hint)
@@ -148,7 +149,7 @@ class Store:
         """Whether somebody has leased the archive, or waits for it."""
         path = self.path(sha256)
         with _failing("read", self.folder):
-            return path.exists() and (_is_pinned(path) or not _is_unlocked(path))
+            return path.exists() and (is_pinned(path) or not _is_unlocked(path))
 
     def gc(self, limit: int = LIMIT, *, unused_since_ns: int = 0, keep: str | None = None) -> Cleaned:
         """Remove what was last used before `unused_since_ns`, and the least recently used above `limit` bytes.
@@ -171,7 +172,7 @@ class Store:
                 if (excess > 0 or entry.used_ns < unused_since_ns) and entry.sha256 != keep:
                     with self._exclusive():
                         path = self.path(entry.sha256)
-                        if not _is_pinned(path) and take(path):
+                        if not is_pinned(path) and take(path):
                             removed.append(entry)
                             excess -= entry.size
         return Cleaned(tuple(removed), freed + sum(entry.size for entry in removed))
@@ -188,12 +189,7 @@ class Store:
     def _keep(self, path: Path) -> None:
         """Pin the archive to the witness, if it is here and there is one; under the lock."""
         if self._witness is not None and path.exists():
-            for pin in _pins(path):
-                if not _is_alive(pin):
-                    pin.unlink(missing_ok=True)
-            name = hashlib.sha256(os.fsencode(self._witness)).hexdigest()[:16]
-            with suppress(FileExistsError):
-                path.with_name(f"{path.name[:64]}.pin-{name}").symlink_to(self._witness)
+            pin(path, self._witness)
             sync_folder(self.folder)
 
     def _create(self) -> tuple[Path, int]:
@@ -254,25 +250,6 @@ def _failing(verb: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_pinned(path: Path) -> bool:
-    """Whether something waits for the archive."""
-    return any(map(_is_alive, _pins(path)))
-
-
-def _pins(path: Path) -> list[Path]:
-    return list(path.parent.glob(path.name.removesuffix(".tar.gz") + ".pin-*"))
-
-
-def _is_alive(pin: Path) -> bool:
-    try:
-        pin.stat()
-    except FileNotFoundError:
-        return False
-    except OSError:  # its disk does not answer: it may exist
-        return True
-    return True
-
-
 def _is_intact(path: Path) -> bool:
     try:
         state = path.stat()
@@ -308,52 +285,19 @@ def _used_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
 
 
-def _lock_shared(path: Path) -> int | None:
-    """A descriptor that holds the archive, None when there is none."""
-    while True:
-        try:
-            fd = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        if os.fstat(fd).st_nlink:
-            return fd
-        # It was removed between the two calls.
-        os.close(fd)
-
-
 def _remove_unlocked(path: Path) -> bool:
     """Remove a file that nobody holds, with the pins of who needed it."""
-    with _alone(path) as alone:
-        if alone:
+    with alone(path) as free:
+        if free:
             _remove(path)
-            for pin in _pins(path):
-                pin.unlink(missing_ok=True)
-    return alone
+            for each in pins(path):
+                each.unlink(missing_ok=True)
+    return free
 
 
 def _is_unlocked(path: Path) -> bool:
-    with _alone(path) as alone:
-        return alone
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Whether the file is there and nobody else holds it, which stays so inside the `with`."""
-    try:
-        fd = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(fd)
+    with alone(path) as free:
+        return free
 
 
 def _remove(path: Path) -> None:
